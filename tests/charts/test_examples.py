@@ -71,6 +71,7 @@ def test_every_kind_is_there() -> None:
         "suspend-resume",
         "tpu-v5e-queued",
         "tpu-v5e-single-host",
+        "tpu-v5p-experts",
         "tpu-v5p-long-sequences",
         "tpu-v5p-multi-host",
         "tpu-v6e-finetune-llama",

@@ -1,10 +1,11 @@
 """The trainer's programs on TPUs: each compiles for the real topology, and keeps its promises in what comes out."""
 
+import math
 from collections.abc import Callable
 
 import pytest
 from tests.plan.compiling import DATA, small
-from tests.plan.table import EXPERTS, RING, ROWS, WEIGHTS, Row, answer, of_platform
+from tests.plan.table import APART, EXPERTS, RING, ROWS, WEIGHTS, Row, answer, of_platform
 
 from shardwise.job.accelerators import BUILT_IN
 from shardwise.job.resolve import resolve
@@ -60,7 +61,7 @@ def test_weights_move_as_promised(row: Row) -> None:
 
 def test_experts_move_as_promised() -> None:
     """All experts of a layer are gathered beside computation like any weight, and their gradients are scattered."""
-    (row,) = (row for row in TPUS if EXPERTS in row.words)
+    (row,) = (row for row in TPUS if EXPERTS in row.words and APART not in row.words)
     said, model = answer(row)["step"], resolve(row.request.job).spec.training.model
     assert model.experts and model.embed and model.mlp  # noqa: PT018  all are given
     one = 2 * model.experts.count * model.embed * model.mlp // said["mesh"]["tensor"]  # the experts' gates, say
@@ -71,6 +72,24 @@ def test_experts_move_as_promised() -> None:
     assert [move for move in gathers if move["asynchronous"] < move["count"]] == []
     assert max(move["largest_bytes"] for move in moves if move["kind"] == "reduce-scatter") >= one
     assert [move for move in moves if move["kind"] == "all-reduce"] == []
+
+
+def test_tokens_move_to_their_experts_as_promised() -> None:
+    """Tokens are gathered beside computation over the devices that share experts; of experts only a part moves."""
+    (row,) = (row for row in TPUS if APART in row.words)
+    said, training = answer(row)["step"], resolve(row.request.job).spec.training
+    model, mesh = training.model, said["mesh"]
+    assert model.experts and model.embed and model.mlp and model.seq_len  # noqa: PT018  all are given
+    rows = training.batch.sequences // math.prod(mesh[axis] for axis in DATA) // training.batch.microbatches
+    tokens = 2 * 2 * rows * model.seq_len * model.embed  # of two chips, two bytes a value
+    part = 2 * model.experts.count // 2 * model.embed * model.mlp // mesh["tensor"]
+    inner = [move for move in said["collectives"] if move["axes"] == ["data_inner"] and move["dtype"] == "bf16"]
+    outer = [move for move in said["collectives"] if move["axes"] == ["data_outer"] and move["dtype"] == "bf16"]
+    gathers = [move for move in (*inner, *outer) if move["kind"] == "all-gather"]
+    assert max(move["largest_bytes"] for move in inner if move["kind"] == "all-gather") >= tokens
+    assert max(move["largest_bytes"] for move in outer if move["kind"] == "all-gather") == part
+    assert [move for move in gathers if move["asynchronous"] < move["count"]] == []
+    assert [move for move in (*inner, *outer) if move["kind"] == "all-reduce"] == []
 
 
 @pytest.mark.parametrize("row", [row for row in SPLIT if RING not in row.words], ids=lambda row: row.name)

@@ -77,6 +77,20 @@ def only_even(job: TrainingJob) -> Plan:
     return compiled(job)
 
 
+def test_experts_are_split_where_they_move_more_than_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With many experts and few tokens, the layouts that a search compiles have experts on devices of their own."""
+    monkeypatch.setattr(searching, "plan", compiled)
+    words = "{layers: 2, heads: 1, embed: 192, seqLen: 16, activation: swiglu, mlpBias: false, position: rotary, "
+    words += "experts: {count: 36, perToken: 2}}"
+    job = loads(JOB.replace("{layers: 2, heads: 12, embed: 192, seqLen: 128}", words))
+    found = search(job, lambda _: None)
+
+    tried = [one.choice for one in found if not one.is_own]
+    assert all(choice.expert and choice.expert > 1 for choice in tried)
+    assert all(choice.data_inner == choice.expert for choice in tried)
+    assert any("experts over 6" in choice.words for choice in tried)
+
+
 def test_layouts_that_do_not_split_the_vocabulary_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tokenizer is read when a layout is compiled: one that does not suit it costs the others nothing."""
     tried: list[int] = []

@@ -1,6 +1,7 @@
 """Mixtures of experts: against MLPs that are done one after the other, and on every kind of mesh."""
 
 from collections.abc import Callable
+from itertools import product
 
 import haliax as hax
 import jax
@@ -33,10 +34,17 @@ MIXTURE = (
     "model.experts.perToken=2",
     "model.experts.balance=0.05",
 )
+FIELDS: tuple[dict[str, object], ...] = (
+    {},
+    {"per_token": 1, "share_one": False},
+    {"per_token": 6, "activation": "geglu"},
+)
 LAYOUTS = {
     "one device": {},
     "fsdp 2 x 2 x tensor 2": {"outer": 2, "inner": 2, "tensor": 2},
     "context 2 x tensor 4": {"context": 2, "tensor": 4},
+}
+APART = {
     "experts over 2": {"inner": 2, "splits_experts": True},
     "fsdp 2 x experts over 2 x tensor 2": {"outer": 2, "inner": 2, "tensor": 2, "splits_experts": True},
     "experts over 2 x context 2, no fsdp": {"inner": 2, "context": 2, "splits_experts": True, "fsdp": False},
@@ -85,16 +93,17 @@ def imbalance(config: GptConfig, weights: dict[str, Array], x: Array) -> Array:
     return uneven
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(
-    "fields", [{}, {"per_token": 1, "share_one": False}, {"per_token": 6, "activation": "geglu"}], ids=str
+    ("layout", "fields"),
+    [*product(LAYOUTS, FIELDS), *zip(APART, FIELDS, strict=True)],
+    ids=str,
 )
 def test_a_mixture_is_its_experts_one_by_one(layout: str, fields: dict[str, object]) -> None:
     """What it adds and every gradient are those of MLPs that see all tokens, weighed by the router's shares.
 
     To the gradients the balance of loads adds its own, and to no value.
     """
-    config, on = config_of(**fields), layout_over(**LAYOUTS[layout])  # type: ignore[arg-type]
+    config, on = config_of(**fields), layout_over(**{**LAYOUTS, **APART}[layout])  # type: ignore[arg-type]
     weights = {path: 10 * array for path, array in flatten(Experts.init(config, key=jax.random.key(1))).items()}
     check(config, on, weights, jax.random.normal(jax.random.key(2), (BATCH, POSITIONS, EMBED)))
 
@@ -157,8 +166,8 @@ def test_a_plan_counts_the_products_of_picks(make_program: MakeProgram, devices:
         program = make_program(*words, num_devices=devices)
         counted.append(traced_flops(trace_step(program), dict(program.layout.mesh.shape)))
     tokens, layers, weights = 16 * 32, 2, 3 * 32 * 32
-    products = 2 * tokens * layers * weights
-    assert counted[1] - counted[0] == 4 * products - products // 3  # the last product is not computed again
+    one = 2 * tokens * layers * weights
+    assert counted[1] - counted[0] == 4 * one - one // 3  # the last product is not computed again
 
 
 PRODUCTS = {

@@ -39,10 +39,17 @@ GEMMA: Mapping[str, Any] = {
     "sliding_window_pattern": 2,
     "scale_embedding": True,
 }
+MIXTURE: Mapping[str, Any] = {
+    "activation": "swiglu",
+    "mlp_bias": False,
+    "num_experts": 4,
+    "experts_per_token": 2,
+}
 FAMILIES: Mapping[str, Callable[[], GptConfig]] = {
     "gpt2": lambda: gpt2_config(num_layers=2, scale_by_inverse_layer=True),
     "gptj": lambda: gptj_config(num_layers=2),
     "gemma2": lambda: gpt2_config(num_layers=2, **GEMMA),
+    "mixture": lambda: gpt2_config(num_layers=2, **MIXTURE),
 }
 
 
@@ -95,14 +102,18 @@ def all_of(made: Sequence[Made], count: int) -> list[list[int]]:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_family_on_every_mesh_is_the_whole_forward_pass(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prompts of several lengths at once give what each gives by itself without a cache, on one device and on 2 x 2."""
+    """Prompts of several lengths at once give what each gives by itself without a cache, on one device and on 2 x 2.
+
+    Where experts are split over devices, too.
+    """
     monkeypatch.setattr(decoders, "SHORTEST", 8)
     config = FAMILIES[name]()
     prompts = [PROMPT, [7], [3, 66, 21, 8, 9, 30, 2], [0] * 6, [4, 4]]
     alone = program_of(config)
     forward, params = forward_of(alone), random_params(alone)
     expected = [greedy_by_forward(forward, params, prompt, 6) for prompt in prompts]
-    for devices, mesh in ((1, {}), (4, {"tensor": 2})):
+    apart = [(4, {"tensor": 2, "expert": 2})] if config.num_experts else []
+    for devices, mesh in ((1, {}), (4, {"tensor": 2}), *apart):
         program = program_of(config, devices=devices, mesh=mesh)
         made = list(generate_all(program, random_params(program), prompts, num_tokens=6, sampling=GREEDY))
         assert all_of(made, len(prompts)) == expected

@@ -1,7 +1,7 @@
 """The feed-forward layer as a mixture of experts: a router picks a few MLPs for each token, and weighs what they add.
 
-No token is left out, however many want the same expert. Either every device has a part of each expert and gathers all
-of them for its own tokens (`train/mixture.py`), or it has some experts and gathers tokens (`train/experts_apart.py`).
+No token is left out, however many want the same expert. Either every device has a part of each expert and gathers them
+for its own tokens (`train/experts_gathered.py`), or it has some and gathers tokens (`train/experts_apart.py`).
 
 Sources: Shazeer et al., "Outrageously Large Neural Networks" (2017); Gale et al., "MegaBlocks" (2022) for products
 without a capacity; Jiang et al., "Mixtral of Experts" (2024). `train/balance.py` keeps the loads even.
@@ -17,12 +17,12 @@ import jax
 import jax.numpy as jnp
 from haliax import NamedArray
 
-from shardwise.train import experts_apart, mixture
+from shardwise.train import experts_apart, experts_gathered
 from shardwise.train.balance import charged
 from shardwise.train.config import GptConfig
+from shardwise.train.experts_gathered import How, Weights
 from shardwise.train.layout import Layout
 from shardwise.train.linear import Linear
-from shardwise.train.mixture import How, Weights
 from shardwise.train.mlp import Mlp
 
 Array = jax.Array
@@ -63,7 +63,7 @@ class Experts(eqx.Module):
             by_position=layout.splits_positions(x.resolve_axis("position").size),
         )
         weights = Weights(self.gate.weight.array, self.up.weight.array, self.down.weight.array)
-        mixed = experts_apart.mixed if layout.splits_experts else mixture.mixed
+        mixed = experts_apart.mixed if layout.splits_experts else experts_gathered.mixed
         return layout.leave(hax.named(mixed(how, x.array, shares, picks, weights), x.axes))
 
     def _routed(self, x: NamedArray, layout: Layout) -> tuple[Array, Array]:

@@ -18,8 +18,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from shardwise.train.collectives import gather_over, scatter_over, sum_over
+from shardwise.train.experts_gathered import How, Weights, activated, alike, computed, gradients, stored
 from shardwise.train.mesh import EXPERT, on_each_device
-from shardwise.train.mixture import How, Weights, activated, added, alike, gradients, stored
 from shardwise.train.picks import Rows
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ def _forward(how: How, x: Array, shares: Array, picks: Array, weights: Weights):
         x, shares, picks = _of_all(x, shares, picks)
 
         def add(rows: Rows, out: Array) -> Array:
-            return out + added(how.activation, rows, x, shares, weights)[0]
+            return rows.added_to(out, computed(how.activation, rows, x, shares, weights)[0])
 
         out = _by_windows(_rows(picks, weights), add, jnp.zeros(x.shape, jnp.float32))
         return how.over_tensor(_own(out, how.place.wire)).astype(x.dtype)
@@ -55,10 +55,9 @@ def _backward(how: How, kept, grad: Array) -> tuple[Array, Array, None, Weights]
         def add(rows: Rows, sums: tuple[Array, Array, list[Array]]) -> tuple[Array, Array, list[Array]]:
             dealt = rows.dealt(x)  # gate and up again: kept, they would need rows for the worst case
             made = activated(how.activation, rows.into(dealt, weights.gate), rows.into(dealt, weights.up))
-            of_x, of_shares, pairs = gradients(made, rows, x, shares, weights, grad)
-            of_weights = [rows.of_weight(*pair, jnp.float32) for pair in pairs]
-            added: tuple[Array, Array, list[Array]] = jax.tree.map(jnp.add, sums, (of_x, of_shares, of_weights))
-            return added
+            of_rows, of_shares, pairs = gradients(made, rows, x, shares, weights, grad)
+            of_weights = [of + rows.of_weight(*pair, jnp.float32) for of, pair in zip(sums[2], pairs, strict=True)]
+            return rows.added_to(sums[0], of_rows), sums[1] + of_shares, of_weights
 
         size, experts, width = weights.up.shape
         nothing = (

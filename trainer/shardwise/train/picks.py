@@ -57,13 +57,19 @@ class Rows(NamedTuple):
     def collected(self, rows: Array, like: Array) -> Array:
         """Return [batch, position, embed]: the sum of each token's rows, in float32."""
         of_token = self.back.reshape(like.shape[0] * like.shape[1], -1)
-        if self.start is None:
-            collected: Array = rows[of_token].sum(1, dtype=jnp.float32)
-        else:  # one pick of all tokens after the other: most of them are elsewhere
-            add = lambda pick, out: out + self._at(rows, of_token[:, pick])  # noqa: E731
-            nothing = jnp.zeros((len(of_token), rows.shape[-1]), jnp.float32)
-            collected = lax.fori_loop(0, of_token.shape[1], add, nothing)
-        return collected.reshape(like.shape)
+        collected: Array = rows[of_token].sum(1, dtype=jnp.float32).reshape(like.shape)
+        return collected
+
+    def added_to(self, sums: Array, rows: Array) -> Array:
+        """Return [batch, position, embed], float32, with a window's rows added to their tokens.
+
+        One pick of all tokens after the other: most of them are elsewhere, and all at once would take their memory.
+        """
+        flat = sums.reshape(-1, sums.shape[-1])
+        of_token = self.back.reshape(len(flat), -1)
+        add = lambda pick, sums: sums + self._at(rows, of_token[:, pick])  # noqa: E731
+        added: Array = lax.fori_loop(0, of_token.shape[1], add, flat).reshape(sums.shape)
+        return added
 
     def into(self, rows: Array, weight: Array) -> Array:
         """Return [rows, mlp] of [rows, embed] and [embed, experts, mlp]."""

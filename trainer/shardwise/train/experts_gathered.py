@@ -76,8 +76,9 @@ def _forward(how: How, x: Array, shares: Array, picks: Array, weights: Weights):
     whole = how.whole(weights)
 
     def local(x: Array, shares: Array, picks: Array, weights: Weights) -> tuple[Array, Array, Array]:
-        out, gate, up = added(how.activation, Rows.of(picks, weights.up.shape[1]), x, shares, weights)
-        return how.over_tensor(out).astype(x.dtype), gate, up
+        rows = Rows.of(picks, weights.up.shape[1])
+        out, gate, up = computed(how.activation, rows, x, shares, weights)
+        return how.over_tensor(rows.collected(out, x)).astype(x.dtype), gate, up
 
     outs = (how.stream, _of_rows(how), _of_rows(how))
     out, gate, up = on_each_device(local, how.ins, outs)(x, shares, picks, whole)
@@ -90,10 +91,10 @@ def _backward(how: How, kept, grad: Array) -> tuple[Array, Array, None, Weights]
     def local(x: Array, shares: Array, picks: Array, weights: Weights, gate: Array, up: Array, grad: Array):  # type: ignore[no-untyped-def]  # noqa: ANN202
         rows = Rows.of(picks, weights.up.shape[1])
         activate = activated(how.activation, gate, up)
-        of_x, of_shares, pairs = gradients(activate, rows, x, shares, weights, grad)
+        of_rows, of_shares, pairs = gradients(activate, rows, x, shares, weights, grad)
         of_weights = [rows.of_weight(*pair, how.place.wire) for pair in pairs]
         of_shares = sum_over("tensor", of_shares, of_shares.dtype)
-        return how.over_tensor(of_x).astype(x.dtype), of_shares, stored(how.place, of_weights)
+        return how.over_tensor(rows.collected(of_rows, x)).astype(x.dtype), of_shares, stored(how.place, of_weights)
 
     ins = (*how.ins, _of_rows(how), _of_rows(how), how.inside)
     outs = (how.stream, how.picks, alike(how.place.stored))
@@ -109,12 +110,12 @@ Activated = tuple[Array, Callable[[Array], tuple[Array, Array]]]
 """[rows, mlp] before the last product, and how its gradient becomes those of gate and up."""
 
 
-def added(activation: str, rows: Rows, x: Array, shares: Array, weights: Weights) -> tuple[Array, Array, Array]:
-    """Return what the rows add to tokens, [batch, position, embed], and their gate and up, [rows, mlp]."""
+def computed(activation: str, rows: Rows, x: Array, shares: Array, weights: Weights) -> tuple[Array, Array, Array]:
+    """Return what the rows add to their tokens, [rows, embed], and their gate and up, [rows, mlp]."""
     dealt = rows.dealt(x)
     gate, up = rows.into(dealt, weights.gate), rows.into(dealt, weights.up)
     hidden = ACTIVATIONS[activation](gate) * up * rows.sorted(shares)[:, None].astype(x.dtype)
-    return rows.collected(rows.out_of(hidden, weights.down), x), gate, up
+    return rows.out_of(hidden, weights.down), gate, up
 
 
 def activated(activation: str, gate: Array, up: Array) -> Activated:
@@ -126,15 +127,15 @@ def activated(activation: str, gate: Array, up: Array) -> Activated:
 def gradients(
     made: Activated, rows: Rows, x: Array, shares: Array, weights: Weights, grad: Array
 ) -> tuple[Array, Array, tuple[tuple[Array, Array], ...]]:
-    """Return the rows' part of the gradients of `x` and shares, and what each weight's is a product of."""
+    """Return the gradients of the rows, [rows, embed], and of shares, and what each weight's is a product of."""
     dealt, dealt_grad, share = rows.dealt(x), rows.dealt(grad), rows.sorted(shares)[:, None]
     hidden, of_hidden = made
     slope = rows.into(dealt_grad, weights.down)
     of_shares = rows.back_to_picks((hidden.astype(jnp.float32) * slope).sum(-1), shares)
     of_gate, of_up = of_hidden((slope * share).astype(hidden.dtype))
-    of_x = rows.collected(rows.out_of(of_gate, weights.gate) + rows.out_of(of_up, weights.up), x)
+    of_rows = rows.out_of(of_gate, weights.gate) + rows.out_of(of_up, weights.up)
     pairs = ((dealt, of_gate), (dealt, of_up), (dealt_grad, hidden * share.astype(hidden.dtype)))
-    return of_x, of_shares, pairs
+    return of_rows, of_shares, pairs
 
 
 def stored(place: Placement, of_weights: list[Array]) -> Weights:
