@@ -3,10 +3,11 @@
 import json
 import threading
 from collections.abc import Callable
+from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from shardwise.job.document import write_document
 
@@ -19,8 +20,11 @@ class Log(list[tuple[str, str]]):
     """The lines of a pod's log, each with its time, which is sent where the query asks for it."""
 
     def sent(self, query: str) -> str:
-        """Return it as text."""
-        return "".join(f"{at} {line}\n" if "timestamps=true" in query else f"{line}\n" for at, line in self)
+        """Return it as text, without the lines that are older than the query asks for."""
+        asked = dict(parse_qsl(query))
+        since = datetime.fromisoformat(asked.get("sinceTime", "2000-01-01T00:00:00Z"))
+        lines = [(at, line) for at, line in self if datetime.fromisoformat(at) >= since]
+        return "".join(f"{at} {line}\n" if "timestamps" in asked else f"{line}\n" for at, line in lines)
 
 
 SILENCE: Answer = (0, "")

@@ -96,3 +96,32 @@ def test_a_log_whose_file_was_changed_is_told_on(tmp_path: Path, monkeypatch: py
         cluster = Cluster(kubeconfig=kubeconfig(tmp_path / "config", server.url))
         told = [*cluster.job("job").logs(0, follow=True)]
     assert told == [f"line {number}\n" for number in range(9)]
+
+
+def test_a_log_that_has_been_told_is_not_sent_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two pods of a host its old log, which may be large, is asked for from where it was told to."""
+    monkeypatch.setattr(job_module, "_LOOK_SECONDS", 0.0)
+    sent: list[int] = []
+
+    class Counted(Log):
+        def sent(self, query: str) -> str:
+            text = super().sent(query)
+            sent.append(text.count("\n"))
+            return text
+
+    # The node's clock has its own zone; two lines of one moment are two lines.
+    first = [(f"2026-01-01T02:00:{second:02}.5+02:00", f"line {second}") for second in (*range(9), 8)]
+    looks = [first, first, first, [*first, ("2026-01-01T02:00:08.5+02:00", "last")]]
+
+    def answer(path: str) -> Answer:
+        if path.endswith("/trainingjobs/job"):
+            return job("Running" if len(looks) > 1 else "Complete", hosts={"ready": 1, "of": HOSTS})
+        if path.endswith("/pods"):
+            return 200, {"items": [pod("0-0-0", 0)]}
+        return 200, Counted(looks.pop(0))
+
+    with StandInServer(answer) as server:
+        cluster = Cluster(kubeconfig=kubeconfig(tmp_path / "config", server.url))
+        told = [*cluster.job("job").logs(0, follow=True)]
+    assert told == [*(f"{line}\n" for _, line in first), "last\n"]
+    assert sent == [10, 2, 2, 3]

@@ -96,8 +96,8 @@ class ClusterJob:
                 raise ClusterError(f"tj/{self.name} has no pod of host {host} in namespace {self.namespace}")
             if newest is not None:
                 pod, untold = newest, untold if newest == pod else Untold()
-                lines = pods.log(pod, follow=follow and not is_over, stamped=follow)
-                # Of a log that is asked for again after its connection was cut, what has been told is passed over.
+                lines = pods.log(pod, follow=follow and not is_over, stamped=follow, since=untold.since)
+                # Of a log that is asked for again, as while the next pod is awaited, what was told is passed over.
                 yield from untold.of(lines) if follow else lines
             if is_over:
                 return

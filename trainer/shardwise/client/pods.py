@@ -22,11 +22,15 @@ class Pods:
         its_own = [pod for pod in pods if _rank(pod) == host]
         return str(max(its_own, key=_order)["metadata"]["name"]) if its_own else None
 
-    def log(self, pod: str, *, follow: bool, stamped: bool) -> Iterator[str]:
-        """Yield the lines of a pod's log, with their times if asked; none if it has no log yet, or is gone."""
+    def log(self, pod: str, *, follow: bool, stamped: bool, since: str | None = None) -> Iterator[str]:
+        """Yield the lines of a pod's log, with their times if asked; none if it has no log yet, or is gone.
+
+        With `since`, a time, older lines are left out.
+        """
         path = f"{self._path}/{pod}/log"
         try:
             asked = {name: "true" for name, wanted in (("follow", follow), ("timestamps", stamped)) if wanted}
+            asked |= {"sinceTime": since} if since else {}
             yield from self._api.lines(path, container=AGENT, **asked)
         except NotFoundError:  # it was replaced between two requests
             return

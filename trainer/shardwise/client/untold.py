@@ -1,7 +1,7 @@
 """Which lines of a pod's log have not been told yet, where it is asked for again and again."""
 
 from collections.abc import Iterable, Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 
 
 class Untold:
@@ -15,6 +15,14 @@ class Untold:
         self._last: datetime | None = None
         self._told = 0  # lines of that time
         self._said = ""
+
+    @property
+    def since(self) -> str | None:
+        """The second of the last line that was told, before which nothing need be sent again; None before the first.
+
+        The API server hands on whole seconds to a node.
+        """
+        return None if self._last is None else f"{self._last.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
     def of(self, lines: Iterable[str]) -> Iterator[str]:
         """Yield what follows the last line that was told; each line comes with its time before it, and goes without."""
