@@ -5,9 +5,10 @@ creates its pods, once the status has the round; those of most first rounds come
 new names, because the attempts of their hosts go on.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from shardwise.protocol.job_status import MAX_HOSTS
 from shardwise.protocol.pods import PLAN
 from shardwise_operator.decide import endings
 from shardwise_operator.decide.budgets import budget, charge
@@ -83,12 +84,26 @@ def _anew(state: State, number: int, hosts: Iterable[str], reason: str, now: flo
         round=number,
         sealed_round=number,
         preflight=state.preflight,
-        attempts=state.renewed(hosts).attempts,
+        attempts=_attempts(state, tuple(hosts)),
         losses=state.losses,
         save_asked_at=state.save_asked_at,
         started_at=now,
         conditions=state.conditions,
     )
+
+
+def _attempts(state: State, hosts: tuple[str, ...]) -> Mapping[str, int]:
+    """Return the numbers of the pods of a round, in which a host that comes back has names that it has not had.
+
+    Hosts that the job no longer has keep their numbers as long as the status has room. Then they are forgotten, and
+    those of this round go on above: so a host that is new begins with the least number of those that are known.
+    """
+    known = {host: number for host, number in state.attempts.items() if host != PLAN}
+    if len(known.keys() | hosts) <= MAX_HOSTS:
+        least = min(known.values(), default=0)
+        return {**state.renewed(hosts).attempts, **{host: least for host in hosts if host not in known}}
+    plan = {PLAN: state.attempts[PLAN]} if PLAN in state.attempts else {}
+    return plan | dict.fromkeys(hosts, max(known.values()) + 1)
 
 
 def _not_to_be_made(seen: Observed, now: float) -> Plan | None:

@@ -5,12 +5,15 @@ from typing import Any
 
 from tests.operator.building import NOW, SETTINGS, begun, manifest, pod, seen, snapshot, workload
 
+from shardwise.protocol.job_status import MAX_HOSTS, MAX_NUMBERED
+from shardwise.protocol.pods import PLAN
 from shardwise_operator.decide.decide import decide
 from shardwise_operator.decide.plan import Create, Delete
 from shardwise_operator.decide.policies import new_round
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.pod import Pod
 from shardwise_operator.observe.queueing import Queueing
+from shardwise_operator.observe.snapshot import Snapshot
 from shardwise_operator.observe.state import Phase, State
 from shardwise_operator.reasons import (
     DEADLINE,
@@ -68,6 +71,28 @@ def test_a_resume_is_a_new_round() -> None:
     assert plan.state.attempts == {"0-0": 1, "0-1": 1, "0-2": 0, "0-3": 0}
     assert (plan.state.charged, plan.state.losses) == ({}, {"eviction": 3})
     assert plan.state.started_at == NOW
+
+
+def test_a_resume_with_other_hosts_has_room_in_the_status() -> None:
+    """The status numbers the hosts of one round and no more; a host that comes back later has a new name."""
+    many = _of_a_program(slices=1024, topology="4x2")
+    few = tuple(f"{slice_}-{host}" for slice_ in range(64) for host in range(64))
+    assert len(few) == len(many.hosts) == MAX_HOSTS
+    state = begun(Phase.SUSPENDED, hosts=few, pods={}, attempts={**dict.fromkeys(few, 2), "0-63": 7, PLAN: 1})
+
+    plan = new_round.decide(seen(state, made_of=many), NOW)
+
+    assert plan is not None
+    assert len(plan.state.attempts) == MAX_NUMBERED
+    assert plan.state.attempts == {**dict.fromkeys(many.hosts, 8), PLAN: 1}
+
+    back = replace(plan.state, phase=Phase.SUSPENDED, attempts={**plan.state.attempts, "0-0": 9})
+    fewer = _of_a_program(slices=8, topology="8x2")
+    plan = new_round.decide(seen(back, made_of=fewer), NOW)
+
+    assert plan is not None
+    assert len(plan.state.attempts) <= MAX_NUMBERED
+    assert all(plan.state.attempts[host] > 7 for host in fewer.hosts)
 
 
 def test_a_resume_is_told() -> None:
@@ -209,3 +234,10 @@ def test_a_round_with_pods_keeps_them_without_its_class() -> None:
 
     assert plan is not None
     assert (plan.steps, plan.state.phase) == ((), observed.state.phase)
+
+
+def _of_a_program(*, slices: int, topology: str) -> Snapshot:
+    """Return what a round of an own program is made of, for which any number of hosts will do."""
+    job = manifest(hardware={"accelerator": "cpu-sim", "topology": topology, "slices": slices})
+    del job["spec"]["training"]
+    return snapshot({**job, "spec": {**job["spec"], "program": {"command": ["python", "train.py"]}}})
