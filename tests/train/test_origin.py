@@ -1,9 +1,11 @@
 """A run that begins from another run's checkpoint: its weights alone, or all of its state."""
 
 import math
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from tests.train.conftest import run_here, runs_here
@@ -95,6 +97,28 @@ def test_weights_alone_begin_a_run_of_their_own(begun: tuple[Path, list[str]]) -
 
     assert run_here(folder(tmp_path, "all"), *words, "training.startFrom.restore=all") == ExitCode.OK
     assert steps(str(tmp_path / "all" / "checkpoints")) == [6]
+
+
+@pytest.mark.parametrize("fork", [False, True])
+def test_weights_of_float32_begin_a_run_in_bfloat16(begun: tuple[Path, list[str]], *, fork: bool) -> None:
+    """By startFrom or as a fork: the parameters are those weights, rounded, and the optimizer has them as they were."""
+    tmp_path, words = begun
+    trunk, directory = tmp_path / "trunk", tmp_path / f"rounded-{fork}"
+    if fork:
+        shutil.copytree(trunk, directory)
+    else:
+        folder(tmp_path, directory.name)
+        words = [*words, f"training.startFrom.path={trunk}"]
+    words = [*words, "training.precision={params: bfloat16, compute: bfloat16}", "training.steps=7"]
+    words += ["training.optimizer.groups=[{match: '*', rateFactor: 0}]"]  # nothing moves
+
+    assert run_here(directory, *words, fork=fork) == ExitCode.OK
+
+    held, rounded = params(trunk, 6), params(directory, 7)
+    assert all(x.dtype == jnp.bfloat16 for x in rounded.values())
+    assert all(np.array_equal(x, held[path].astype(jnp.bfloat16)) for path, x in rounded.items())
+    for path, x in load_numpy(str(directory / "checkpoints"), 7, "optimizer.weights."):
+        assert np.array_equal(x, held[path.replace("optimizer.weights.", "params.")]), path
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,13 @@ import os
 import re
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import google_crc32c
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import tensorstore as ts
@@ -303,6 +305,24 @@ def test_weights_only_restores_in_part(toy: Toy) -> None:
     assert restored.manifest.kind == "weights"
     assert restored.missing == ["key", "optimizer.0.count", "optimizer.0.mu.kernel"]
     assert set(restored.arrays) == {"params.gain", "params.half", "params.kernel", "params.twin"}
+
+
+def test_float32_in_place_of_bfloat16_is_returned_as_it_is_held(two: Toy) -> None:
+    """Only where that is asked for, and verified as it was saved."""
+    abstract = {"params.kernel": two.restore().arrays["params.kernel"]}
+    wanted = {path: jax.ShapeDtypeStruct(x.shape, jnp.bfloat16, sharding=x.sharding) for path, x in abstract.items()}
+    reading = partial(restore, str(two.root), wanted, step=None, digester=Digester(wanted), report=print)
+    with pytest.raises(CheckpointError, match=r"params.kernel is float32\[.*\] in it, but the run needs bfloat16"):
+        reading()
+    restored = reading(or_float32=True)
+    assert restored is not None
+    assert np.array_equal(restored.arrays["params.kernel"], two.restore().arrays["params.kernel"])
+    assert restored.arrays["params.kernel"].dtype == np.float32
+
+    _swap_in_array(two.folder(restored.step))
+    again = reading(or_float32=True)
+    assert again is not None
+    assert [step for step, _ in again.refused] == [restored.step]
 
 
 def test_arrays_beyond_the_wanted_are_left_alone(toy: Toy) -> None:

@@ -106,6 +106,7 @@ def first_state(
             agree=partial(peers.agree, "restore"),
             report=lambda step, reason: show(f"checkpoint of step {step} refused: {reason}"),
             partial=origin.partial,
+            or_float32=True,
             beat=phases.beat,
         )
     if not origin.is_own:
@@ -120,21 +121,27 @@ def first_state(
         with phases.entered(Phase.INIT):
             return _initial(program, kept), None
     missing = flat(abstract).keys() - restored.arrays.keys()
+    arrays = {path: _rounded(array, wanted[path].dtype) for path, array in restored.arrays.items()}
     if not missing:
-        return unflat(abstract, restored.arrays), restored
+        return unflat(abstract, arrays), restored
     with phases.entered(Phase.INIT):
         fresh = flat(_initial(program, kept))
     masters = _masters(program, restored, missing)
     num_fresh = len(missing) - len(masters)
     if origin.is_own:
         show(f"step {restored.step}: restored, but for {num_fresh} arrays that it lacks and that start anew")
-    return unflat(abstract, fresh | restored.arrays | masters), restored
+    return unflat(abstract, fresh | arrays | masters), restored
+
+
+def _rounded(array: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    """Return an array that a checkpoint holds in float32 as the run keeps it; any other as it is."""
+    return array if array.dtype == dtype else array.astype(dtype)
 
 
 def _masters(program: Program, restored: Restored, missing: Collection[str]) -> dict[str, jax.Array]:
     """Return the float32 weights of an optimizer that a checkpoint lacks, from its parameters.
 
-    Fresh ones would undo those with the first step.
+    Fresh ones would undo those with the first step. Parameters that are held in float32 are these weights.
     """
     return {
         master: restored.arrays[parameter].astype(jnp.float32)

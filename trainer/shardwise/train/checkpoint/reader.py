@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -26,6 +27,7 @@ from shardwise.train.checkpoint.store import Store
 from shardwise.train.digest import Digester, to_hex
 from shardwise.train.peers import Agree
 
+_Digest = Callable[[Mapping[str, jax.Array]], dict[str, jax.Array]]
 Report = Callable[[int, str], None]
 """Is told of each refused checkpoint: (step, reason)."""
 
@@ -41,7 +43,7 @@ class Restored:
     missing: list[str]
 
 
-def restore(
+def restore(  # noqa: PLR0913  all but two are given by name
     root: str,
     abstract: Mapping[str, jax.ShapeDtypeStruct],
     *,
@@ -49,13 +51,15 @@ def restore(
     digester: Digester,
     report: Report,
     partial: bool = False,
+    or_float32: bool = False,
     agree: Agree = lambda own, settle: settle([own]),
     beat: Callable[[], None] = lambda: None,
 ) -> Restored | None:
     """Return the newest usable checkpoint, or that of `step`, with the shapes, dtypes and shardings of `abstract`.
 
     `digester` was built for `abstract`. Arrays that the checkpoint holds beyond `abstract` are left alone; ones that it
-    lacks are a reason to refuse it, unless `partial`. Return None if nothing was ever committed. Raise
+    lacks are a reason to refuse it, unless `partial`; with `or_float32` one that is wanted in bfloat16 may be held in
+    float32, and is returned as it is held. Return None if nothing was ever committed. Raise
     `CheckpointError` if checkpoints were committed and none can be used, or if the one asked for cannot, and
     `StorageError` if the store does not answer for some time. Each of several processes reads what its devices
     hold; through `agree` all of them try what rank 0 sees, in its order, and refuse what one refuses. `beat` is called
@@ -66,7 +70,9 @@ def restore(
     refused: list[tuple[int, str]] = []
     for candidate in [step] if step is not None else sorted(steps, reverse=True):
         try:
-            manifest, arrays = _whole(store, candidate, abstract, digester, agree, beat, partial=partial)
+            manifest, arrays = _whole(
+                store, candidate, abstract, digester, agree, beat, partial=partial, or_float32=or_float32
+            )
         except Refusal as refusal:
             refused.append((candidate, str(refusal)))
             report(candidate, str(refusal))
@@ -152,6 +158,24 @@ def _wanted(
     return wanted
 
 
+def _held_in_float32(
+    manifest: Manifest, abstract: Mapping[str, jax.ShapeDtypeStruct]
+) -> dict[str, jax.ShapeDtypeStruct]:
+    """Return the arrays that are wanted in bfloat16 and held in float32, as they are held."""
+    both = {path: array for path, array in abstract.items() if path in manifest.arrays and array.dtype == jnp.bfloat16}
+    return {
+        path: array.update(dtype=jnp.float32)
+        for path, array in both.items()
+        if manifest.arrays[path].dtype == "float32"
+    }
+
+
+def _digesting(digester: Digester, others: Mapping[str, jax.ShapeDtypeStruct]) -> _Digest:
+    """Return what digests arrays one by one: these others by themselves, since they have another dtype."""
+    of_others = Digester(others)
+    return lambda arrays: (of_others if arrays.keys() <= others.keys() else digester)(arrays)
+
+
 def _whole(
     store: Store,
     step: int,
@@ -161,12 +185,14 @@ def _whole(
     beat: Callable[[], None],
     *,
     partial: bool,
+    or_float32: bool,
 ) -> tuple[Manifest, dict[str, jax.Array]]:
     """Return a checkpoint that no process refuses: its manifest, and the wanted arrays."""
     try:
         manifest = _manifest(store, step)
-        wanted = _wanted(manifest, abstract, partial=partial)
-        arrays, digests = _read(store, manifest, wanted, digester, beat)
+        in_float32 = _held_in_float32(manifest, abstract) if or_float32 else {}
+        wanted = _wanted(manifest, {**abstract, **in_float32}, partial=partial)
+        arrays, digests = _read(store, manifest, wanted, _digesting(digester, in_float32), beat)
     except Refusal as refusal:
         agree(str(refusal), _first_refusal)  # each rank takes part once, whether it refuses or not
         raise
@@ -186,7 +212,7 @@ def _read(
     store: Store,
     manifest: Manifest,
     wanted: Mapping[str, jax.ShapeDtypeStruct],
-    digester: Digester,
+    digest: _Digest,
     beat: Callable[[], None] = lambda: None,
 ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
     """Return the arrays and their digests; each digest is computed while the next arrays are read."""
@@ -194,7 +220,7 @@ def _read(
     digests: dict[str, jax.Array] = {}
     for path, array in fetch(store, manifest, wanted, beat):
         arrays[path] = array
-        digests |= digester({path: array})
+        digests |= digest({path: array})
     # `fetch` gives the largest first; the state keeps the order of what was asked for.
     return {path: arrays[path] for path in wanted}, digests
 
