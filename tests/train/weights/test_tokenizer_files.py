@@ -1,6 +1,9 @@
 """The tokenizer beside published weights, in and out."""
 
 import json
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -102,3 +105,38 @@ def test_an_export_has_the_chat_template_that_is_given(path: Path, tmp_path: Pat
     assert (out / "chat_template.jinja").read_text() == "{{ new }}"
     known = json.loads((out / "tokenizer_config.json").read_text())
     assert known == {"eos_token": "<eos>", "chat_template": "{{ new }}"}
+
+
+def test_a_file_that_has_no_room_leaves_no_half_of_itself(path: Path, tmp_path: Path) -> None:
+    """Whichever of them it is, each file that is there can be read, and nothing lies beside them."""
+    (path.parent / "special_tokens_map.json").write_text('{"eos_token": "<eos>"}', encoding="utf-8")
+    template = "{# " + "long " * 9000 + "#}"
+
+    def export(out: Path) -> dict[str, bytes]:
+        out.mkdir(exist_ok=True)
+        write_generation_config(out, {}, {"bos_token_id": 257, "eos_token_id": 258})
+        write_tokenizer(path, out, "<bos>", "<eos>", template)
+        return {file.name: file.read_bytes() for file in out.iterdir()}
+
+    whole = export(tmp_path / "out")
+    for most in {len(content) - 1 for content in whole.values()}:
+        out = tmp_path / f"out-{most}"
+        with _files_have_at_most(most), pytest.raises(OSError, match="File too large"):
+            export(out)
+        for file in out.iterdir():
+            assert file.name in whole
+            if file.suffix == ".json":
+                json.loads(file.read_bytes())
+            else:
+                assert file.read_bytes() == whole[file.name]
+
+
+@contextmanager
+def _files_have_at_most(num_bytes: int) -> Iterator[None]:
+    """Have the system refuse what this process would write beyond so many bytes of a file."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

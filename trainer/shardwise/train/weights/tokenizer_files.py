@@ -10,6 +10,7 @@ from shardwise.protocol.errors import DataError
 from shardwise.train.data.files import fetch
 from shardwise.train.weights.locate import read_json
 from shardwise.train.weights.reading import CONFIG_FILE
+from shardwise.train.weights.safetensors_file import replacing
 
 TOKENIZER_FILE = "tokenizer.json"
 GENERATION_FILE = "generation_config.json"
@@ -55,7 +56,7 @@ def write_tokenizer(
     """Copy a tokenizer.json and what lies beside it into a folder; return the names of the files written.
 
     Where nothing beside it says which class reads it, and with which tokens, that is written. A chat template that is
-    given takes the place of those there.
+    given takes the place of those there. Each file is written whole or not at all.
     """
     if source is None:
         return []
@@ -65,14 +66,16 @@ def write_tokenizer(
             (folder / name).unlink(missing_ok=True)
     for file, name in ((source, TOKENIZER_FILE), *((file, file.name) for file in found)):
         if (folder / name).absolute() != file.absolute():
-            shutil.copyfile(file, folder / name)
+            with file.open("rb") as given, replacing(folder / name) as copy:
+                shutil.copyfileobj(given, copy)
     if not (folder / _TOKENIZER_CONFIG).exists():
         tokens = {"bos_token": begin, "eos_token": end}
         config = {"tokenizer_class": "PreTrainedTokenizerFast", **{k: v for k, v in tokens.items() if v is not None}}
         _write(folder / _TOKENIZER_CONFIG, config)
     names = [*(file.name for file in found), _TOKENIZER_CONFIG]
     if chat_template is not None:
-        (folder / _CHAT_TEMPLATE).write_text(chat_template, encoding="utf-8")
+        with replacing(folder / _CHAT_TEMPLATE) as written:
+            written.write(chat_template.encode())
         # Readers that know no file of its own take the key.
         config = read_json(folder / _TOKENIZER_CONFIG)
         _write(folder / _TOKENIZER_CONFIG, {**config, "chat_template": chat_template})
@@ -102,4 +105,5 @@ def _end_token(folder: Path, library: Any) -> str | None:
 
 
 def _write(path: Path, value: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+    with replacing(path) as file:
+        file.write((json.dumps(value, indent=2) + "\n").encode())
