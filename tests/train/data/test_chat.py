@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
 from shardwise.job.spec.data import Data
 from shardwise.protocol.errors import DataError
-from shardwise.train.data.chat import MARK, TEMPLATES, ChatTokenizer, Message, conversation_of, jinja_of
+from shardwise.train.data.chat import MARK, TEMPLATES, ChatTokenizer, Message, conversation_of, jinja_of, puts_a_space
 from shardwise.train.data.dataset import Dataset, Reading, prepare
 from shardwise.train.data.files import find_files
 from shardwise.train.data.opening import Watch
@@ -95,6 +95,36 @@ def test_the_template_for_transformers_is_the_one_trained_with(
         jinja.render(messages=messages, add_generation_prompt=False)
         == (begin or "") + bytes((whole & ~MARK).tolist()).decode()
     )
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+@pytest.mark.parametrize(
+    "turns", [TURNS, [("user", " spaced \n"), ("assistant", ""), ("user", "ok"), ("assistant", "so")]]
+)
+def test_the_template_for_transformers_has_the_spaces_that_a_tokenizer_puts_before_texts(
+    template: str, turns: list[tuple[str, str]], tmp_path: Path
+) -> None:
+    """As Llama 2's before each message: transformers, which encodes all of them as one text, gets the same tokens."""
+    space = "\u2581"
+    vocabulary = {f"<0x{byte:02X}>": byte for byte in range(256)} | {space: END, "</s>": END + 1}
+    library = Tokenizer(models.BPE(vocab=vocabulary, merges=[], byte_fallback=True))
+    library.normalizer = normalizers.Sequence([normalizers.Prepend(space), normalizers.Replace(" ", space)])
+    markers = {part.text for part in TEMPLATES[template](Message("assistant", "")) if part.is_marker}
+    library.add_special_tokens([AddedToken(name, special=True) for name in sorted(markers)])
+    library.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = ChatTokenizer(load_tokenizer(str(tmp_path / "tokenizer.json")), template)
+    (whole,) = tokenizer.encode_batch([json.dumps(turns).encode()])
+    messages = [{"role": role, "content": content} for role, content in turns]
+
+    jinja = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True).from_string(
+        jinja_of(template, None, spaced=puts_a_space(tokenizer))
+    )
+
+    text = jinja.render(messages=messages, add_generation_prompt=False)
+    assert library.encode(text, add_special_tokens=False).ids == (whole & ~MARK).tolist()
+    asked = jinja.render(messages=messages, add_generation_prompt=True)
+    assert library.encode(asked, add_special_tokens=False).ids == tokenizer.asked(Message(*turn) for turn in turns)
+    assert not puts_a_space(ByteTokenizer())
 
 
 def test_weights_are_those_by_hand(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def command(
     with trainer_imports():
         from shardwise.train import weights
         from shardwise.train.config import GptConfig
-        from shardwise.train.data.chat import jinja_of
+        from shardwise.train.data.chat import jinja_of, puts_a_space
         from shardwise.train.data.tokenizer import tokenizer_of
 
     training = job.spec.training
@@ -90,7 +90,7 @@ def command(
             else:
                 break
         chat = next(iter(_templates(data)), None)
-        jinja = chat and jinja_of(chat, data.begin_token)
+        jinja = chat and jinja_of(chat, data.begin_token, spaced=known is not None and puts_a_space(known))
         with writing(out.parent):
             weights.write_generation_config(out.parent, published.generation, tokens)
             copied = weights.write_tokenizer(source, out.parent, data.begin_token, data.end_token, jinja)

@@ -75,10 +75,30 @@ _JINJA: Mapping[str, str] = {
     ),
 }
 
+_CONTENT: Mapping[str, str] = {"chatml": "message['content']", "llama3": "message['content'] | trim"}
+"""What they write of a message's content."""
 
-def jinja_of(template: str, begin: str | None) -> str:
-    """Return a template as the `chat_template` of transformers, with the token that begins each conversation."""
-    return ("" if begin is None else f"{{{{ {json.dumps(begin)} }}}}") + _JINJA[template]
+
+def jinja_of(template: str, begin: str | None, *, spaced: bool = False) -> str:
+    """Return a template as the `chat_template` of transformers, with the token that begins each conversation.
+
+    It is `spaced` for a tokenizer that puts a space before each text: transformers encodes a conversation as one text,
+    so the spaces that training has put before the messages are written out.
+    """
+    jinja, content = _JINJA[template], _CONTENT[template]
+    if spaced:
+        jinja = jinja.replace(content, f"(' ' + ({content}) if {content} else '')")
+    return ("" if begin is None else f"{{{{ {json.dumps(begin)} }}}}") + jinja
+
+
+def puts_a_space(tokenizer: Tokenizer) -> bool:
+    """Return whether a tokenizer puts a space before each text that it encodes, as Llama 2's does."""
+
+    def tokens(*texts: str) -> list[int]:
+        return [int(token) for text in texts for token in tokenizer.encode(text)]
+
+    # To one that passes over spaces both are the same.
+    return all(tokens("a\n", text) == tokens(f"a\n {text}") != tokens(f"a\n{text}") for text in ("b", " b"))
 
 
 class ChatTokenizer:
