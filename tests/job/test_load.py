@@ -17,7 +17,7 @@ from shardwise.job.overrides import apply_overrides
 from shardwise.job.paths import with_absolute_paths
 from shardwise.job.presets import OPTIMIZERS, PRESETS, padded_vocab_size
 from shardwise.job.resolve import resolve
-from shardwise.job.spec import Duration, Mesh, TrainingJob, Unit
+from shardwise.job.spec import Duration, Experts, Mesh, TrainingJob, Unit
 from shardwise.job.topology import MeshShape, mesh_shape, num_devices
 from shardwise.protocol.contract import JOB_FILE
 from shardwise.protocol.errors import JobError
@@ -108,6 +108,18 @@ def test_preset_fills_what_is_left_out(preset: str) -> None:
     unset = {name for name in type(model).model_fields if getattr(model, name) is None}
     always = {"rotary_dim", "rotary_pairs", "rope_theta"} if model.position == "learned" else set()
     assert unset == always | {name for name in SOME if name not in PRESETS[preset]}
+
+
+def test_a_preset_fills_what_is_left_out_of_its_experts() -> None:
+    """One field of them is changed alone; without a preset that has experts there are defaults, and no numbers."""
+    words = ("training.model.preset=mixtral-8x7b", "training.mesh.tensor=1")
+    experts = resolve(quickstart(*words, "training.model.experts.perToken=4")).spec.training.model.experts
+    assert experts == Experts(count=8, per_token=4, share_one=True, balance=0.02)
+    experts = resolve(quickstart(*words, "training.model.experts={balance: 0}")).spec.training.model.experts
+    assert experts == Experts(count=8, per_token=2, share_one=True, balance=0.0)
+    words = ("training.model.preset=llama3.2-1b", "training.mesh.tensor=1")
+    experts = resolve(quickstart(*words, "training.model.experts={count: 4, perToken: 2}")).spec.training.model.experts
+    assert experts == Experts(count=4, per_token=2, share_one=True, balance=0.01)
 
 
 def test_rotary_turns_the_whole_head_unless_told() -> None:

@@ -243,6 +243,16 @@ RULES = [
         ["given 5", "at most the 4 experts that there are"],
     ),
     (
+        "training.model={preset: mixtral-8x7b, experts: {perToken: 9}}",
+        "spec.training.model.experts.perToken",
+        ["given 9", "at most the 8 experts that there are"],
+    ),
+    (
+        "training.model={preset: llama2-7b, experts: {perToken: 2}}",
+        "spec.training.model.experts",
+        ["given no count", "count and perToken", "a preset that has experts"],
+    ),
+    (
         "training.model={preset: mixtral-8x7b, slidingWindowPattern: 2}",
         "spec.training.model.slidingWindowPattern",
         ["given 2", "no slidingWindowPattern without slidingWindow"],

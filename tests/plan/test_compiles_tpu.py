@@ -63,7 +63,7 @@ def test_experts_move_as_promised() -> None:
     """All experts of a layer are gathered beside computation like any weight, and their gradients are scattered."""
     (row,) = (row for row in TPUS if EXPERTS in row.words and APART not in row.words)
     said, model = answer(row)["step"], resolve(row.request.job).spec.training.model
-    assert model.experts and model.embed and model.mlp  # noqa: PT018  all are given
+    assert model.experts and model.experts.count and model.embed and model.mlp  # noqa: PT018  all are given
     one = 2 * model.experts.count * model.embed * model.mlp // said["mesh"]["tensor"]  # the experts' gates, say
     moves = [move for move in said["collectives"] if set(move["axes"]) & DATA and move["dtype"] == "bf16"]
     gathers = [move for move in moves if move["kind"] == "all-gather"]

@@ -24,10 +24,7 @@ _EXPERT = "self.?mesh.?expert.orValue(1)"
 _PRESET_EXPERTS = ", ".join(
     f"'{preset}': {sizes['experts'].count}" for preset, sizes in PRESETS.items() if "experts" in sizes
 )
-_EXPERTS = (
-    f"(has(self.model.experts) ? self.model.experts.count "
-    f": {{{_PRESET_EXPERTS}}}[?self.model.?preset.orValue('')].orValue(0))"
-)
+_EXPERTS = f"self.model.?experts.?count.orValue({{{_PRESET_EXPERTS}}}[?self.model.?preset.orValue('')].orValue(0))"
 _LAYERS_OF_STAGE = f"{_LAYERS} / {_PIPELINE}"
 # What tensor divides: its name, whether it is known here, and it.
 _DIVIDED = (

@@ -4,11 +4,11 @@ from functools import partial
 
 from shardwise.job.kernels import CUDNN_HEAD_MOST, CUDNN_HEAD_STEP, SPLASH_POSITIONS
 from shardwise.job.presets import PRESETS
+from shardwise.job.spec import Experts
 from shardwise_operator.api.cel import Rule, has_size, listed, of_preset, preset_or, quoted
 
 _of_model = partial(Rule, at="spec.training.model")
 _of_scaling = partial(Rule, at="spec.training.model.ropeScaling")
-_of_experts = partial(Rule, at="spec.training.model.experts")
 _HEADS = of_preset("self", "heads", "heads")
 _EMBED = of_preset("self", "embed", "embed")
 _POSITIONS = of_preset("self", "seq_len", "seqLen")
@@ -23,6 +23,19 @@ _UNBIASED = quoted(preset for preset, fields in PRESETS.items() if not fields["m
 
 _SIZED = quoted(preset for preset, fields in PRESETS.items() if "head_size" in fields)
 _SIZED_HEADS = f"has(self.headSize) || self.?preset.orValue('') in {_SIZED}"
+
+_MIXTURES = {preset: fields["experts"] for preset, fields in PRESETS.items() if "experts" in fields}
+_NUMBERED = (
+    f"self.?preset.orValue('') in {quoted(_MIXTURES)} || (has(self.experts.count) && has(self.experts.perToken))"
+)
+
+
+def _of_experts(name: str) -> str:
+    """Return a number of the experts, or else the preset's; one of the two must be given."""
+    alias = Experts.model_fields[name].alias
+    table = ", ".join(f"'{preset}': {getattr(experts, name)}" for preset, experts in _MIXTURES.items())
+    return f"(has(self.experts.{alias}) ? self.experts.{alias} : {{{table}}}[self.preset])"
+
 
 MODEL_RULES: tuple[Rule, ...] = (
     _of_model(
@@ -60,10 +73,15 @@ MODEL_RULES: tuple[Rule, ...] = (
         message="expected false with experts",
         field=".mlpBias",
     ),
-    _of_experts(
-        holds="self.perToken <= self.count",
+    _of_model(
+        holds=f"!has(self.experts) || {_NUMBERED}",
+        message="expected count and perToken, or a preset that has experts",
+        field=".experts",
+    ),
+    _of_model(
+        holds=f"!has(self.experts) || !({_NUMBERED}) || {_of_experts('per_token')} <= {_of_experts('count')}",
         message="expected at most the experts that there are",
-        field=".perToken",
+        field=".experts.perToken",
     ),
     _of_scaling(
         holds="self.kind != 'linear' || !has(self.originalSeqLen)",

@@ -98,6 +98,12 @@ def test_every_wrong_job_is_refused_by_a_layer(shardwise_api: Client) -> None:
     assert text == TABLE.read_text()
 
 
+@pytest.mark.parametrize("fields", ["perToken: 8", "balance: 0", ""])
+def test_a_preset_fills_what_is_left_out_of_its_experts(shardwise_api: Client, fields: str) -> None:
+    """The API server takes what the models take."""
+    create(shardwise_api, job(f"training.model={{preset: mixtral-8x7b, experts: {{{fields}}}}}"))
+
+
 def shortened(text: str, most: int) -> str:
     """A cell of the table, as code: a pattern is not to be read as Markdown."""
     text = text.encode("unicode_escape").decode().replace("\\n", " ").replace("|", "\\|").replace("`", "'")

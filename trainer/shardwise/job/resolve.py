@@ -19,7 +19,7 @@ from shardwise.job.presets import (
     ROTARY,
 )
 from shardwise.job.quantity import Duration
-from shardwise.job.spec import Checkpoint, Mesh, Model, Optimizer, RopeScaling, TrainingJob
+from shardwise.job.spec import Checkpoint, Experts, Mesh, Model, Optimizer, RopeScaling, TrainingJob
 from shardwise.job.spec.data import Data
 from shardwise.job.topology import inner_ways, mesh_shape
 from shardwise.protocol.strict_model import StrictModel
@@ -65,6 +65,8 @@ def _model(model: Model, tokenizer: str) -> Model:
         model = _fill(model, {"mlp": 4 * model.embed})
     if model.embed is not None and model.heads is not None and model.embed % model.heads == 0:
         model = _fill(model, {"head_size": model.embed // model.heads})
+    if model.experts is not None:
+        model = model.model_copy(update={"experts": _experts(model.experts, preset.get("experts"))})
     scalar = None if model.head_size is None else float(model.head_size)
     beside = {"kv_heads": model.heads, "attention_out_bias": model.attention_bias, "query_pre_attn_scalar": scalar}
     model = _fill(model, beside)
@@ -73,6 +75,11 @@ def _model(model: Model, tokenizer: str) -> Model:
         scaling = model.rope_scaling and _rope_scaling(model.rope_scaling, model.seq_len)
         model = _fill(model, {"rotary_dim": model.head_size}).model_copy(update={"rope_scaling": scaling})
     return _fill(model, {"vocab_size": BYTE_VOCAB_SIZE}) if tokenizer == BYTE_TOKENIZER else model
+
+
+def _experts(experts: Experts, of_preset: Experts | None) -> Experts:
+    experts = _fill(experts, dict(of_preset or ()))
+    return _fill(experts, {"share_one": True, "balance": 0.01})
 
 
 def _rope_scaling(scaling: RopeScaling, seq_len: int | None) -> RopeScaling:

@@ -54,14 +54,14 @@ def block_matrices(model: Model, *, of_a_token: bool = False) -> int:
         head_size=head_size,
         mlp=mlp,
         is_gated=is_gated(model),
-        mlps=mlps_of_a_token(model) if of_a_token or not experts else experts.count,
-        routes=experts.count if experts else 0,
+        mlps=mlps_of_a_token(model) if of_a_token or not experts else experts.count or 0,
+        routes=(experts.count or 0) if experts else 0,
     )
 
 
 def mlps_of_a_token(model: Model) -> int:
     """Return how many MLPs a token goes through in a block."""
-    return model.experts.per_token if model.experts else 1
+    return (model.experts.per_token or 0) if model.experts else 1
 
 
 def values_of_heads(model: Model) -> tuple[int, int]:

@@ -74,7 +74,7 @@ def _sizes(job: TrainingJob) -> _Sizes:
     layers, embed, mlp, length = (size or 0 for size in (model.layers, model.embed, model.mlp, model.seq_len))
     vocab = padded_vocab_size(model.vocab_size or published_vocab_size(model.preset))
     block, table = block_matrices(model), vocab * embed * (1 if model.tied_head else 2)
-    experts = model.experts.count if model.experts and job.spec.training.mesh.expert > 1 else 0
+    experts = model.experts.count or 0 if model.experts and job.spec.training.mesh.expert > 1 else 0
     apart = experts * 3 * embed * mlp
     heads, kv_heads = values_of_heads(model)
     seen = keys_seen_twice(layers, length, model.sliding_window, model.sliding_window_pattern)

@@ -169,7 +169,7 @@ def _experts(training: Training, data: int) -> list[int | None]:
     experts = training.model.experts
     if experts is None:
         return [None]
-    return [ways for ways in divisors(math.gcd(experts.count, data)) if ways <= _MOST_EXPERT]
+    return [ways for ways in divisors(math.gcd(experts.count or 1, data)) if ways <= _MOST_EXPERT]
 
 
 def _likely(job: TrainingJob, candidates: Iterable[_Candidate]) -> list[_Candidate]:

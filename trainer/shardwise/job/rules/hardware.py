@@ -130,13 +130,13 @@ def expert_divides_experts(job: TrainingJob) -> Iterator[Problem]:
     shape, ways, experts = mesh_shape(job), job.spec.training.mesh.expert, job.spec.training.model.experts
     if ways == 1:
         return
-    if experts is None:
+    count = experts.count if experts else 0
+    if count == 0:
         yield wrong(f"{_MESH}.expert", ways, "1 without model.experts, which it splits")
-    elif experts.count % ways or (shape and shape.data % ways):
+    elif count and (count % ways or (shape and shape.data % ways)):
         data = f" and data {shape.data}" if shape else ""
-        works = divisors(math.gcd(experts.count, shape.data if shape else 0))
-        expected = f"a size that divides the {experts.count} experts{data}: {any_of(works)}"
-        yield wrong(f"{_MESH}.expert", ways, expected)
+        works = divisors(math.gcd(count, shape.data if shape else 0))
+        yield wrong(f"{_MESH}.expert", ways, f"a size that divides the {count} experts{data}: {any_of(works)}")
 
 
 def pipeline_divides_layers(job: TrainingJob) -> Iterator[Problem]:

@@ -68,7 +68,7 @@ def windows_have_a_size(job: TrainingJob) -> Iterator[Problem]:
 
 
 def experts_can_be_computed(job: TrainingJob) -> Iterator[Problem]:
-    """Require gated MLPs without biases, and no more for a token than there are."""
+    """Require gated MLPs without biases, their numbers, and no more for a token than there are."""
     model = job.spec.training.model
     if model.experts is None:
         return
@@ -76,9 +76,13 @@ def experts_can_be_computed(job: TrainingJob) -> Iterator[Problem]:
         yield wrong(f"{_PATH}.activation", model.activation, "swiglu or geglu with experts")
     if model.mlp_bias:
         yield wrong(f"{_PATH}.mlpBias", model.mlp_bias, "false with experts")
-    if model.experts.per_token > model.experts.count:
-        expected = f"at most the {model.experts.count} experts that there are"
-        yield wrong(f"{_PATH}.experts.perToken", model.experts.per_token, expected)
+    count, per_token = model.experts.count, model.experts.per_token
+    if count is None or per_token is None:
+        given = "no count" if count is None else "no perToken"
+        expected = "count and perToken, or a preset that has experts"
+        yield Problem(path=f"{_PATH}.experts", given=given, expected=expected)
+    elif per_token > count:
+        yield wrong(f"{_PATH}.experts.perToken", per_token, f"at most the {count} experts that there are")
 
 
 def rope_scaling_has_its_fields(job: TrainingJob) -> Iterator[Problem]:

@@ -83,18 +83,18 @@ class RopeScaling(StrictModel):
 class Experts(StrictModel):
     """A mixture of experts in the place of each block's MLP, without a limit to how many tokens one takes."""
 
-    count: Annotated[int, Unit("experts")] = Field(
-        ge=2, le=1024, description="MLPs of each block; mlp is the width of one."
+    count: Annotated[int | None, Unit("experts"), _PRESET] = Field(
+        None, ge=2, le=1024, description="MLPs of each block; mlp is the width of one."
     )
-    per_token: Annotated[int, Unit("experts")] = Field(
-        ge=1, le=64, description="How many of them a token goes through."
+    per_token: Annotated[int | None, Unit("experts"), _PRESET] = Field(
+        None, ge=1, le=64, description="How many of them a token goes through."
     )
-    share_one: bool = Field(
-        True,
+    share_one: Annotated[bool | None, FilledFrom(_PRESET_OR + "true")] = Field(
+        None,
         description="Whether the shares of a token's experts add up to 1; false: they are the router's probabilities.",
     )
-    balance: Annotated[float, Unit("ratio")] = Field(
-        0.01,
+    balance: Annotated[float | None, Unit("ratio"), FilledFrom(_PRESET_OR + "0.01")] = Field(
+        None,
         ge=0,
         le=10,
         description="Factor of the mean imbalance of loads, by layer and sequence, in what is minimised.",
