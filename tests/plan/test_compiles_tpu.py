@@ -79,7 +79,7 @@ def test_tokens_move_to_their_experts_as_promised() -> None:
     (row,) = (row for row in TPUS if APART in row.words)
     said, training = answer(row)["step"], resolve(row.request.job).spec.training
     model, mesh = training.model, said["mesh"]
-    assert model.experts and model.embed and model.mlp and model.seq_len  # noqa: PT018  all are given
+    assert model.experts and model.experts.count and model.embed and model.mlp and model.seq_len  # noqa: PT018
     rows = training.batch.sequences // math.prod(mesh[axis] for axis in DATA) // training.batch.microbatches
     tokens = 2 * 2 * rows * model.seq_len * model.embed  # of two chips, two bytes a value
     part = 2 * model.experts.count // 2 * model.embed * model.mlp // mesh["tensor"]
