@@ -79,8 +79,7 @@ class JobController:
     def reconcile(self, key: Key) -> float | None:
         """Bring one job nearer to its spec. Return in how many seconds it needs another pass, None for never."""
         if key == CATALOG_KEY:
-            self.catalog.reconcile()
-            return None
+            return self.catalog.reconcile()
         job = self._statuses.newest(key)
         if job is None or not self._looks_after(job):
             for part in (self.poller, self._statuses, self.applier, self.observer, self.traces):

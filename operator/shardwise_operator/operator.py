@@ -126,7 +126,7 @@ class Operator:
             applier=Applier(api, self._requests, settings.tokens),
             poller=self._poller,
             recorder=Recorder(api, metrics, component="shardwise"),
-            catalog=Catalog(cache, api, NodeWatch(cache, self._manager.watch)),
+            catalog=Catalog(cache, api, NodeWatch(cache, self._manager.watch, self._manager.unwatch)),
             traces=Traces(self._tracing.send) if self._tracing else Traces(),
         )
         metrics.registry.register(JobMetrics(self._controller.jobs, self._poller.latest, leads=elector.leads))

@@ -6,23 +6,24 @@ on one of them wakes its jobs. A class without labels may have any node, so noth
 
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from shardwise.protocol.pods import JOB_LABEL, PLAN
 from shardwise_operator.observe.caches import Caches, Reader
 from shardwise_operator.observe.hosts import numbers_of
 from shardwise_operator.observe.node import Node, read_node, trimmed
 from shardwise_operator.observe.observed import Observed
-from shardwise_operator.observe.pod import Pod
+from shardwise_operator.observe.pod import ENDED, Pod
 from shardwise_operator.observe.snapshot import Snapshot
 from shardwise_operator.observe.state import State
 from shardwise_operator.runtime.cache import Cache
 from shardwise_operator.runtime.errors import NotFoundError
-from shardwise_operator.runtime.kinds import ACCELERATOR_CLASSES, NODES, PODS, Object, condition_of
+from shardwise_operator.runtime.kinds import ACCELERATOR_CLASSES, NODES, PODS, Kind, Object, condition_of
 from shardwise_operator.runtime.manager import Watch
 from shardwise_operator.runtime.queue import Key
 
 _RECENT_SECONDS = 10.0
+_LOOK_AGAIN_SECONDS = 300.0
 # Labels as Kubernetes has them, of a node.
 _NAME = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 _PART = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
@@ -111,15 +112,33 @@ def _overdue(pod: Pod, now: float) -> bool:
 class NodeWatch:
     """The watches of nodes, one for each set of labels."""
 
-    def __init__(self, cache: Cache, watch: Callable[[Watch], None]) -> None:
-        """Read classes and pods from `cache`; `watch` starts a watch, unless there is the same one."""
-        self._cache, self._watch = cache, watch
+    def __init__(self, cache: Cache, watch: Callable[[Watch], None], unwatch: Callable[[Kind, str], None]) -> None:
+        """Read classes and pods from `cache`; `watch` starts a watch, unless it is there, and `unwatch` ends one."""
+        self._cache, self._watch, self._unwatch = cache, watch, unwatch
+        self._watched: set[str] = set()
 
-    def reconcile(self) -> None:
-        """Watch the nodes of every class from now on."""
-        for machine in self._cache.list(ACCELERATOR_CLASSES):
-            if labels := selector(machine):
-                self._watch(Watch(kind=NODES, keys=self._jobs_on, labels=labels, keep=trimmed))
+    def reconcile(self) -> float | None:
+        """Watch the nodes of every class from now on, and others no longer than pods run there.
+
+        Return in how many seconds to look again whether they do, None for never: a pod was made of a class as it was.
+        """
+        wanted = set(filter(None, map(selector, self._cache.list(ACCELERATOR_CLASSES))))
+        for labels in wanted:
+            self._watch(Watch(kind=NODES, keys=self._jobs_on, labels=labels, keep=trimmed))
+        self._watched |= wanted
+        for labels in self._without_pods(self._watched - wanted):
+            self._unwatch(NODES, labels)
+            self._watched.remove(labels)
+        return _LOOK_AGAIN_SECONDS if self._watched > wanted else None
+
+    def _without_pods(self, watched: Collection[str]) -> list[str]:
+        """Return the selectors whose nodes have no pod that goes on; none while pods wait, which may go to any."""
+        going_on = [pod for pod in self._cache.list(PODS) if pod["status"].get("phase") not in ENDED] if watched else []
+        names = {pod["spec"].get("nodeName") for pod in going_on}
+        if None in names:
+            return []
+        nodes = [node for name in names if (node := self._cache.get(NODES, "", name)) is not None]
+        return [labels for labels in watched if not any(_selects(labels, node) for node in nodes)]
 
     def _jobs_on(self, node: Object) -> Iterator[Key]:
         """Yield the jobs with a pod on a node that is about to go; other changes of a node show in its pods."""
@@ -129,6 +148,13 @@ class NodeWatch:
             metadata = pod["metadata"]
             if pod["spec"].get("nodeName") == node["metadata"]["name"] and JOB_LABEL in metadata["labels"]:
                 yield metadata["namespace"], metadata["labels"][JOB_LABEL]
+
+
+def _selects(labels: str, node: Object) -> bool:
+    """Return whether a node has the labels of a selector that `selector` made."""
+    has = node["metadata"].get("labels", {})
+    parts = (part.partition("=") for part in labels.split(","))
+    return all(key in has and (not equals or has[key] == value) for key, equals, value in parts)
 
 
 def selector(machine: Object) -> str:

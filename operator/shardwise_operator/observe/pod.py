@@ -9,7 +9,7 @@ from shardwise.protocol.pods import TerminationRecord
 from shardwise_operator.observe.hosts import host_name, numbers_of
 from shardwise_operator.runtime.kinds import seconds_of
 
-_ENDED = ("Succeeded", "Failed")
+ENDED = ("Succeeded", "Failed")
 _CONDITIONS = ("PodScheduled", "Ready", "DisruptionTarget")
 # What is read of a pod: the fields of an object, or of each one of a list, and of these again; None for all of a value.
 _CONTAINER = {"name": None, "imageID": None, "state": None}
@@ -104,7 +104,7 @@ class Pod:
     @property
     def ended(self) -> bool:
         """Whether its container has ended for good: no pod of ours starts one again."""
-        return self.phase in _ENDED or self.exit_code is not None
+        return self.phase in ENDED or self.exit_code is not None
 
     @property
     def alive(self) -> bool:

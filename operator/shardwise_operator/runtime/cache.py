@@ -22,6 +22,11 @@ class Cache:
         with self._lock:
             self._reflectors[reflector.kind] = (*self._of(reflector.kind), reflector)
 
+    def remove(self, reflector: Reflector) -> None:
+        """Take the objects of a reflector out."""
+        with self._lock:
+            self._reflectors[reflector.kind] = tuple(each for each in self._of(reflector.kind) if each is not reflector)
+
     def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
         """Return the object of this name, None without one; the namespace is empty for a kind without namespaces."""
         found = (reflector.store.get(namespace, name) for reflector in self._of(kind))

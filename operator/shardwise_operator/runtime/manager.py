@@ -127,6 +127,14 @@ class Manager:
             reflector.start()  # before others see it: a thread that has not started looks like a dead one
             self._reflectors[watch.kind, watch.labels] = reflector
 
+    def unwatch(self, kind: Kind, labels: str) -> None:
+        """End the watch of a kind with these labels, if there is one; the cache has its objects no more."""
+        with self._lock:
+            reflector = self._reflectors.pop((kind, labels), None)
+        if reflector is not None:
+            self.cache.remove(reflector)
+            reflector.stop()
+
     def unsynced(self) -> list[str]:
         """Return the kinds that have not been listed yet: nothing is decided before they are."""
         return sorted(reflector.kind.plural for reflector in self._all() if not reflector.synced)

@@ -104,6 +104,7 @@ class Reflector:
             failures = 0 if time.monotonic() - began >= _STABLE_SECONDS else failures + 1
             if failures:
                 self._stopped.wait(retry_seconds(failures, first=_FIRST_BACKOFF_SECONDS, most=_MOST_BACKOFF_SECONDS))
+        self.metrics.cached.labels(self.kind.plural).dec(len(self.store))
 
     def _list(self) -> None:
         objects: Objects = []

@@ -25,9 +25,12 @@ class Catalog:
         """Read the classes from `cache`, write through `api`, have `nodes` watch what they name."""
         self._cache, self._api, self._nodes = cache, api, nodes
 
-    def reconcile(self) -> None:
-        """Write the catalogue if it differs from the classes, and watch the nodes of every class."""
-        self._nodes.reconcile()
+    def reconcile(self) -> float | None:
+        """Write the catalogue if it differs from the classes, and watch the nodes of every class.
+
+        Return in how many seconds to do so again though no class changed, None for never.
+        """
+        again_seconds = self._nodes.reconcile()
         wanted = catalog_of(self._cache.list(ACCELERATOR_CLASSES))
         found = self._cache.get(ACCELERATOR_CATALOGS, "", wanted["metadata"]["name"])
         if found is None:
@@ -37,5 +40,6 @@ class Catalog:
             version = {"resourceVersion": found["metadata"]["resourceVersion"]}
             self._api.replace(ACCELERATOR_CATALOGS, {**wanted, "metadata": {**wanted["metadata"], **version}})
         else:
-            return
+            return again_seconds
         _log.info("the catalogue holds %d classes", len(wanted["spec"]["classes"]))
+        return again_seconds

@@ -3,6 +3,7 @@
 Two pools of two nodes, and a class whose slices are one pool each.
 """
 
+import threading
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -146,6 +147,30 @@ def test_a_notice_is_told_once(
     assert pools.told("NodeLeaving") == [1]
 
 
+def test_the_watch_of_nodes_goes_with_the_class(
+    place: Place, pools: Pools, agents: StandInAgents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A class that takes other nodes has those watched; its old ones are until no pod of a job is on them any more."""
+    monkeypatch.setattr("shardwise_operator.observe.nodes._LOOK_AGAIN_SECONDS", 0.1)
+    before, after = f"{OWNER}={place.namespace}", f"{POOL}=b,{OWNER}={place.namespace}"
+    pools.train(slices=1)
+    assert _watches(before)
+
+    selects = {"spec": {"nodeSelector": {OWNER: place.namespace, POOL: "b"}}}
+    place.client.request("PATCH", f"/apis/shardwise.dev/v1alpha1/acceleratorclasses/{pools.machine}", selects, MERGE)
+    place.until("the new watch", lambda: _watches(after))
+    taint = {"spec": {"taints": [{"key": LEAVING_TAINT, "effect": "NoSchedule"}]}}
+    place.client.request("PATCH", f"{NODES}/{pools.node('a', 1)}", taint, MERGE)
+    place.until("the notice", lambda: place.status().get("leaving") == {"0-1": pools.node("a", 1)})
+    assert agents.saved == ["192.0.2.1"]
+
+    place.delete()
+    for pod in place.pods():
+        place.remove(pod)
+    place.until("the end of the old watch", lambda: not _watches(before))
+    assert _watches(after)
+
+
 def test_the_same_slice_twice_is_relocated(place: Place, pools: Pools) -> None:
     """First its lost host is replaced where the slice is; then the whole slice goes, and the other one stays."""
     pools.train(slices=2)
@@ -250,6 +275,11 @@ def test_labels_that_no_node_can_have_are_not_watched(labels: dict[str, str]) ->
     """The API server refuses such a watch, and the operator would wait for it, unready, until it is started again."""
     machine = dict(classes()["tpu-v5e"])
     assert selector({**machine, "spec": {**machine["spec"], "nodeSelector": labels}}) == ""
+
+
+def _watches(labels: str) -> bool:
+    """Return whether the nodes with these labels are watched."""
+    return f"watch nodes {labels}" in [thread.name for thread in threading.enumerate()]
 
 
 def _evicted() -> dict[str, str]:

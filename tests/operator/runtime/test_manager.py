@@ -231,6 +231,29 @@ def test_more_may_be_watched_later(api: Api, namespace: str, operator: Operator,
     assert operator.cache.by_owner(CONFIG_MAPS, namespace, "nobody") == []
 
 
+def test_a_watch_may_end_before_the_operator(
+    api: Api, namespace: str, operator: Operator, metrics: Metrics, eventually: Eventually
+) -> None:
+    """Its objects are held no longer, and it may begin again; what another watch has of them stays."""
+
+    def held() -> float | None:
+        return metrics.registry.get_sample_value("shardwise_operator_cached_objects", {"kind": "configmaps"})
+
+    write(api, namespace, "a")
+    eventually(lambda: held() == 1)
+    for _ in range(2):
+        operator.manager.watch(Watch(kind=CONFIG_MAPS, keys=place, labels="test"))
+        eventually(lambda: held() == 2)
+
+        operator.manager.unwatch(CONFIG_MAPS, "test")
+        eventually(lambda: held() == 1)
+
+        assert len(operator.cache.list(CONFIG_MAPS, namespace)) == 1
+        assert operator.manager.dead() == []
+    operator.manager.unwatch(CONFIG_MAPS, "test=work")
+    assert operator.cache.list(CONFIG_MAPS, namespace) == []
+
+
 def test_an_object_of_which_no_key_can_be_told_ends_no_watch(
     scripted_api: Api,
     script: ScriptedServer,
