@@ -181,8 +181,11 @@ class Observed:
         made_of, label = self.made_of, self.placement_label
         if made_of is None or label is None:
             return
-        # A place that the class or the job names itself is not this operator's to give up.
-        if label in made_of.machine.spec.node_selector or label in made_of.pod.spec.get("nodeSelector", {}):
+        # A place that the class, the job or its queue names is not this operator's to give up.
+        admission = self.queueing.admission if self.queueing else None
+        by_queue = (admission.node_selector, *admission.domains) if admission else ()
+        named = (made_of.machine.spec.node_selector, made_of.pod.spec.get("nodeSelector", {}), *by_queue)
+        if any(label in each for each in named):
             return
         for pod in self.current_pods():
             if label in pod.selector and pod.alive and pod.node is None and not pod.gated:

@@ -4,12 +4,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.operator.building import NOW, begun, manifest, pod, seen, snapshot
+from tests.operator.building import NOW, admitted, begun, manifest, pod, seen, snapshot
 
 from shardwise.protocol.pods import SLICE_GATE
 from shardwise_operator.decide.policies import lost_place
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.state import Phase
+from shardwise_operator.observe.workload import Admission
 
 POOL = "cloud.google.com/gke-nodepool"
 HARDWARE = {"accelerator": "tpu-v5p", "topology": "2x2x2", "slices": 2}
@@ -78,3 +79,16 @@ def test_the_author_s_own_choice_stays() -> None:
     observed = seen(begun(hosts=MADE_OF.hosts), pod("0-0", selector={POOL: "a"}, **WAITING), made_of=snapshot(job))
 
     assert list(observed.settling()) == []
+
+
+@pytest.mark.parametrize(
+    "admission",
+    [Admission(node_selector={POOL: "a"}), Admission(domains=({POOL: "a"},) * 4)],
+    ids=["of its flavor or a check", "of the topology that Kueue has chosen"],
+)
+def test_the_choice_of_the_job_s_queue_stays(admission: Admission) -> None:
+    """Its pool may begin empty and grow for the pods: one that is made anew would have to go to the same place."""
+    observed = replace(_seen(gone=set()), queueing=replace(admitted(), admission=admission))
+
+    assert list(observed.settling()) == []
+    assert lost_place.wake(observed, NOW) is None
