@@ -6,10 +6,8 @@ is read by name before that is believed. Nodes are observed in `nodes.py`.
 
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
 
 from shardwise.job.quantity import Duration
 from shardwise.protocol.errors import JobError
@@ -20,6 +18,7 @@ from shardwise_operator.observe.nodes import Nodes
 from shardwise_operator.observe.observed import Guard, Observed
 from shardwise_operator.observe.poll import Poll
 from shardwise_operator.observe.queueing import Queues
+from shardwise_operator.observe.results import Results
 from shardwise_operator.observe.rivals import Rivals
 from shardwise_operator.observe.snapshot import Snapshot, read_snapshot, take_snapshot
 from shardwise_operator.observe.state import Phase
@@ -47,8 +46,6 @@ def child_kinds(settings: Settings) -> tuple[Kind, ...]:
 
 RECENT_SECONDS = 5.0
 
-T = TypeVar("T")
-
 
 @dataclass(frozen=True)
 class _Made:
@@ -71,10 +68,11 @@ class Observer:
         self._caches, self._api, self._settings = caches, api, settings
         self._nodes, self._rivals = Nodes(caches, api), Rivals(caches)
         self._queues = Queues(caches, api, self._own, enabled=settings.kueue)
-        self._snapshots = _Results[Snapshot | None]()
-        self._desired = _Results[Snapshot | str]()
+        self._snapshots = Results[Snapshot | None]()
+        self._desired = Results[Snapshot | str]()
         self._lock = threading.Lock()
         self._recent: dict[str, list[_Made]] = {}
+        self._gone: dict[Key, set[str]] = {}  # by job, the UIDs in its status of pods that the API server has no more
 
     def remember(self, seen: Observed, made: list[tuple[Kind, Object]]) -> None:
         """Keep a job's objects that were created a moment ago, as the cache may not have them yet."""
@@ -169,10 +167,18 @@ class Observer:
         cached = self._own(PODS, known.namespace, known.uid)
         yield from cached
         uids = {pod["metadata"]["uid"] for pod in cached}
+        gone = self._gone.setdefault(known.key, set())
+        gone.intersection_update(known.state.pods.values())
         for host, uid in known.state.pods.items():
             # Missing from the cache is not gone: a pod counts as lost only if the API server does not have it either.
-            if uid not in uids:
-                yield from self._uncached(known, pod_name(known.name, host, known.state.attempts[host]))
+            # It is asked that once, as no pod comes back: of a job that stops all may be gone but one.
+            if uid in uids or uid in gone:
+                continue
+            found = self._uncached(known, pod_name(known.name, host, known.state.attempts[host]))
+            if found is None:
+                gone.add(uid)
+            else:
+                yield found
 
     def _own(self, kind: Kind, namespace: str, uid: str) -> list[Object]:
         """Return the job's objects of a kind: those of the cache, and recent ones that it has not shown yet."""
@@ -190,35 +196,19 @@ class Observer:
         """Drop what is kept of a job that is gone, has finished, or is not this operator's."""
         self._snapshots.forget(key)
         self._desired.forget(key)
+        self._gone.pop(key, None)
 
     def remembers(self, uid: str) -> bool:
         """Return whether objects that the cache does not show yet still count as existing."""
         now = time.monotonic()
         return any(each.recent(now) for each in self._recent.get(uid, []))
 
-    def _uncached(self, known: Observed, name: str) -> Iterator[Object]:
-        with suppress(NotFoundError):
+    def _uncached(self, known: Observed, name: str) -> Object | None:
+        try:
             found = self._api.get(PODS, known.namespace, name)
-            if controller_uid(found) == known.uid:
-                yield found
-
-
-class _Results(Generic[T]):
-    """Results by job, each kept as long as its input is the same."""
-
-    def __init__(self) -> None:
-        self._known: dict[Key, tuple[Hashable, T]] = {}
-
-    def get_or_make(self, key: Key, of: Hashable, make: Callable[[], T]) -> T:
-        """Return the job's result for the input `of`; if there is none, make it, which may take a request."""
-        known = self._known.get(key)
-        if known is None or known[0] != of:
-            known = self._known[key] = (of, make())
-        return known[1]
-
-    def forget(self, key: Key) -> None:
-        """Drop the result of a job."""
-        self._known.pop(key, None)
+        except NotFoundError:
+            return None
+        return found if controller_uid(found) == known.uid else None
 
 
 def _without_children(job: Object, default_ttl: str | None) -> Observed:

@@ -193,3 +193,19 @@ def test_a_round_that_no_status_has_is_seen_by_its_snapshot() -> None:
     assert found.snapshot is made_of
     assert found.desired is None
     assert Observer(_Cluster(), _Cluster(), SETTINGS).observe(_job(), None, NOW).snapshot is None
+
+
+def test_a_pod_that_is_gone_is_asked_for_once() -> None:
+    """No pod comes back: a job that stops without a leader knows the last UIDs of its hosts until all have ended."""
+    cluster = _WithSnapshot(_seal())
+    api = _Cluster()
+    observer = Observer(cluster, api, SETTINGS)
+    observer.remember(seen(made_of=snapshot()), [(CONFIG_MAPS, cluster.config_map)])
+    pods = {"0-0": "uid-0-0-0", "0-1": "uid-0-1-0"}
+
+    passes = [observer.observe(_job(**SEALED, phase="Suspending", pods=pods), None, NOW) for _ in range(3)]
+
+    assert [found.pods for found in passes] == [()] * 3
+    assert api.asked == ["Pod/job-0-0-0", "Pod/job-0-1-0"]
+    observer.observe(_job(**SEALED, phase="Suspending", pods={**pods, "0-1": "another"}), None, NOW)
+    assert api.asked[2:] == ["Pod/job-0-1-0"]
