@@ -166,15 +166,20 @@ class Observed:
         """Return the pods of this round, replaced ones too."""
         return tuple(pod for pod in self.pods if pod.round == self.state.round)
 
+    @cached_property
+    def _places(self) -> dict[int, str]:
+        """By slice, its value of the class's placement label; without those that no pod shows."""
+        label, places = self.placement_label, dict[int, str]()
+        for pod in self.current_pods() if label else ():
+            node = self.nodes.get(pod.node or "")
+            place = (node.labels if node else pod.selector).get(label or "")
+            if place:
+                places.setdefault(pod.slice, place)
+        return places
+
     def place_of(self, slice_: int) -> str | None:
         """Return the slice's value of the class's placement label; None without one, or if no pod shows it."""
-        for pod in self.current_pods():
-            if self.placement_label and pod.slice == slice_:
-                node = self.nodes.get(pod.node or "")
-                place = (node.labels if node else pod.selector).get(self.placement_label)
-                if place:
-                    return place
-        return None
+        return self._places.get(slice_)
 
     def settling(self) -> Iterator[tuple[Pod, str]]:
         """Yield the pods that wait for a node of the place that this operator has chosen for them, with that place."""

@@ -165,3 +165,30 @@ def test_a_place_that_nobody_knows_is_the_host_s_node() -> None:
     state = _after(seen(_placed_state(), *pods, made_of=TWO_SLICES))
 
     assert state.lost_at == {"0-1": "node-0-1"}
+
+
+def _looks(accelerator: str, topology: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Return how often all pods of one slice are gone through when it loses all of its hosts."""
+    made_of = snapshot(manifest(hardware={"accelerator": accelerator, "topology": topology}))
+    lost = [pod(host, **CRASHED) for host in made_of.hosts]
+    looks, current_pods = list[Observed](), Observed.current_pods
+
+    def counted(self: Observed) -> tuple[Pod, ...]:
+        looks.append(self)
+        return current_pods(self)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Observed, "current_pods", counted)
+        _after(seen(begun(hosts=made_of.hosts), *lost, made_of=made_of))
+    return len(looks)
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "few", "many"),
+    [pytest.param("cpu-sim", "4x1", "16x1", id="any node"), pytest.param("tpu-v5e", "4x4", "8x8", id="a place")],
+)
+def test_a_loss_of_many_hosts_goes_through_the_pods_no_more_often(
+    accelerator: str, few: str, many: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slice of thousands that goes at once keeps no other job waiting."""
+    assert _looks(accelerator, many, monkeypatch) == _looks(accelerator, few, monkeypatch)
