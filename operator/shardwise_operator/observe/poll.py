@@ -10,6 +10,7 @@ of no other job stale.
 
 import heapq
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -40,7 +41,7 @@ class Poll:
 
     Attributes:
         heard_at: when host 0 last answered, in seconds since the epoch; 0 before it has.
-        fresh_seconds: for how long that counts.
+        fresh_seconds: for how long that counts, by the clock as it is set now.
         status: its `/status`; None before it has answered.
         error: why it does not answer; "" if it does.
 
@@ -63,8 +64,9 @@ class _Asked:
         self.uid, self.target = uid, target
         self.latest: RunSummary | None = None
         self.published: RunSummary | None = None
-        self.published_at = 0.0
-        self.heard_at = 0.0
+        self.published_at = -math.inf  # in monotonic seconds, as the clock may be set at any time
+        self.answered_at = -math.inf  # likewise
+        self.heard_at = 0.0  # the same in seconds since the epoch, for people; 0 before it
         self.error = ""
         self.said_silent = False
         self.due_at: float | None = None  # while it waits for its turn, in monotonic seconds
@@ -72,6 +74,10 @@ class _Asked:
     def waits_seconds(self) -> float:
         """Return how long it has waited for its turn, which does not count as silence."""
         return 0.0 if self.due_at is None else max(0.0, time.monotonic() - self.due_at)
+
+    def clock_set_seconds(self) -> float:
+        """Return by how much the clock has been set since the last answer."""
+        return (time.time() - self.heard_at) - (time.monotonic() - self.answered_at) if self.latest else 0.0
 
 
 class Poller:
@@ -126,7 +132,7 @@ class Poller:
                 return None
             return Poll(
                 heard_at=asked.heard_at,
-                fresh_seconds=self._fresh_seconds() + asked.waits_seconds(),
+                fresh_seconds=self._fresh_seconds() + asked.waits_seconds() + asked.clock_set_seconds(),
                 status=asked.published,
                 error=asked.error,
             )
@@ -134,8 +140,8 @@ class Poller:
     def latest(self) -> dict[Key, RunSummary]:
         """Return the last answer of every job that has answered lately."""
         with self._lock:
-            least = time.time() - self._fresh_seconds()
-            return {key: each.latest for key, each in self._asked.items() if each.latest and each.heard_at >= least}
+            least = time.monotonic() - self._fresh_seconds()
+            return {key: each.latest for key, each in self._asked.items() if each.latest and each.answered_at >= least}
 
     def stuck(self) -> list[str]:
         """Return the jobs whose poll has hung for a minute: no poll may."""
@@ -189,12 +195,12 @@ class Poller:
 
     def _take(self, asked: _Asked, status: RunSummary | None, error: str) -> bool:
         """Take in an answer; return whether something new is published."""
-        now, asked.error = time.time(), error
+        now, asked.error = time.monotonic(), error
         if status is None:
-            silent = now - asked.heard_at > self._fresh_seconds()
+            silent = now - asked.answered_at > self._fresh_seconds()
             new, asked.said_silent = silent and not asked.said_silent, silent
             return new
-        asked.heard_at, asked.latest = now, status
+        asked.answered_at, asked.heard_at, asked.latest = now, time.time(), status
         new = asked.said_silent or asked.published is None or _weighty(asked.published) != _weighty(status)
         asked.said_silent = False
         due = asked.published != status and now - asked.published_at >= self._period_seconds(MAX_PROGRESS_PER_SECOND)

@@ -4,6 +4,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
 from tests.cluster.commands import wait
@@ -110,6 +111,33 @@ def test_silence_is_said_once(poller: Poller, agents: StandInAgents, changed: "q
         changed.get(timeout=0.3)
     agents.answer = told()
     assert changed.get(timeout=SECONDS) == KEY
+
+
+def test_a_clock_that_is_set_back_stops_nothing(
+    poller: Poller, agents: StandInAgents, changed: "queue.Queue[object]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Progress is still published, an answer counts for as long as before, and silence is said as soon."""
+    agents.answer = told(step=3)
+    poller.follow(KEY, UID, TARGET)
+    changed.get(timeout=SECONDS)
+
+    def set_back() -> float:
+        return time.time() - 3600.0
+
+    clock = SimpleNamespace(time=set_back, monotonic=time.monotonic)
+    monkeypatch.setattr("shardwise_operator.observe.poll.time", clock)
+    agents.answer = None
+    assert changed.get(timeout=SECONDS) == KEY
+    silent = poller.published(KEY, UID)
+    assert silent is not None
+    assert not silent.fresh(set_back())
+
+    agents.answer = told(step=4)
+    changed.get(timeout=SECONDS)
+    agents.answer = told(step=5)
+    changed.get(timeout=SECONDS)
+    assert _step(poller) == 5
+    _until(lambda: _heard_at(poller) <= set_back())
 
 
 def test_a_poll_that_fails_is_not_the_last(
