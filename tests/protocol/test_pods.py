@@ -123,6 +123,13 @@ def test_a_verdict_comes_back() -> None:
     assert [Verdict.loads(text) for text in ("", "Killed", "[]", "3", '{"fits": true}', RECORD.dumps())] == [None] * 6
 
 
+@pytest.mark.parametrize("figure", ["neededBytes", "limitBytes"])
+@pytest.mark.parametrize("value", [-1, 2**63 + 1, pytest.param(10**400, id="no float")])
+def test_a_verdict_with_a_figure_that_nothing_has_is_none(figure: str, value: int) -> None:
+    """Whoever runs in a pod writes what it likes, and no figure of it may end a pass of the operator."""
+    assert Verdict.loads(json.dumps(json.loads(VERDICT.dumps()) | {figure: value})) is None
+
+
 @pytest.mark.parametrize(
     ("changed", "words"),
     [

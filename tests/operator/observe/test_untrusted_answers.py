@@ -154,6 +154,7 @@ def test_what_an_agent_leaves(record: Mapping[str, Any]) -> None:
         _ANYTHING,
     )
 )
+@example({"fits": True, "neededBytes": 10**400, "limitBytes": None, "change": None, "standIn": False})
 def test_what_a_plan_leaves(verdict: Any) -> None:
     """A verdict that is none fails the plan, in words."""
     text = json.dumps(verdict)

@@ -72,6 +72,7 @@ def _a_number(text: str) -> str:
 
 _Number = Annotated[ShortText, AfterValidator(_a_number)]
 _Words = Annotated[str, AfterValidator(writable)]
+_Bytes = Annotated[int, Field(ge=0, le=2**63)]  # one far beyond is too large even for a float, as words need it
 
 
 class TerminationRecord(Message):
@@ -129,8 +130,8 @@ class Verdict(Message):
     """
 
     fits: bool | None
-    needed_bytes: int
-    limit_bytes: int | None
+    needed_bytes: _Bytes
+    limit_bytes: _Bytes | None
     change: str | None
     stand_in: bool
 
