@@ -5,6 +5,7 @@ changes no running job: a pod that replaces another is made of the same.
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -171,8 +172,12 @@ def _not_allowed(job: TrainingJob, machine: AcceleratorClass) -> Iterator[Proble
 
 
 def _begins(image: str, allowed: str) -> bool:
-    """Return whether an image is allowed: `registry/team` allows `registry/team/trainer`, but not `registry/team2`."""
-    return image == allowed or image.startswith(tuple(f"{allowed.rstrip('/')}{end}" for end in "/:@"))
+    """Return whether an image is allowed: `registry/team` allows `registry/team/trainer`, but not `registry/team2`.
+
+    Nor does `registry` allow `registry:8443/trainer`, for another port of a host may be anybody's.
+    """
+    beginning = re.escape(allowed.rstrip("/"))
+    return image == allowed or re.fullmatch(f"{beginning}(/.*|[:@][^/]*)", image) is not None
 
 
 def _as_file(raw: Mapping[str, Any]) -> dict[str, Any]:

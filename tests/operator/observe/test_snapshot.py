@@ -44,6 +44,15 @@ def test_no_other_image_is_taken(image: str) -> None:
         snapshot({"images": [TEAM]}, image)
 
 
+@pytest.mark.parametrize("image", ["registry.example:8443/evil/trainer", "registry.example:8443/evil/trainer:1"])
+@pytest.mark.parametrize("allowed", ["registry.example", "registry.example/"])
+def test_another_port_is_another_registry(allowed: str, image: str) -> None:
+    """Whoever serves it need not be who serves the host's own: only a tag follows a colon in an image's name."""
+    with pytest.raises(JobError, match=r"expected an image that cpu-sim allows: registry\.example"):
+        snapshot({"images": [allowed]}, image)
+    assert snapshot({"images": ["registry.example:8443"]}, image).pod.image == image
+
+
 def test_no_other_image_is_taken_beside_the_trainer_s() -> None:
     """A side container runs on the same node, and as root where the class's pods do."""
     job = asking(manifest(), containers=[{"name": "side", "image": "elsewhere/side:1"}])
