@@ -28,7 +28,7 @@ from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.pod import host_of
 from shardwise_operator.observe.state import Phase, State
 from shardwise_operator.observe.state_fields import write_state
-from shardwise_operator.reasons import FALSE, NAME_CONFLICT, READY, SCHEDULED
+from shardwise_operator.reasons import FALSE, NAME_CONFLICT, READY, SCHEDULED, Lost
 from shardwise_operator.runtime.kinds import timestamp
 from shardwise_operator.write.apply import Outcome
 from shardwise_operator.write.phases import recorded
@@ -186,13 +186,16 @@ def _goodput(seconds: Mapping[str, float]) -> str | None:
 
 
 def _restarts(seen: Observed, state: State, old: Mapping[str, Any]) -> dict[str, int]:
-    """Count every restart once, by cause: the run counts a loss of pods too, as a lost host."""
+    """Count every restart once, by cause: the run counts a loss of pods too, as a lost host.
+
+    It counts none of an image that could not be pulled: no run was there.
+    """
     reported, before = termination_record(seen) or seen.status, seen.state.losses
     if reported is None:
         own = {cause: count - before.get(cause, 0) for cause, count in old.get("restarts", {}).items()}
     else:
-        of_hosts = reported.restarts.get(Cause.HOST_LOST, 0) - sum(state.losses.values())
-        own = {**reported.restarts, Cause.HOST_LOST: max(0, of_hosts)}
+        of_pods = sum(count for cause, count in state.losses.items() if cause != Lost.IMAGE)
+        own = {**reported.restarts, Cause.HOST_LOST: max(0, reported.restarts.get(Cause.HOST_LOST, 0) - of_pods)}
     counts = {str(cause): own.get(cause, 0) + state.losses.get(cause, 0) for cause in sorted({*own, *state.losses})}
     return {cause: min(MAX_INT32, count) for cause, count in counts.items() if count}
 

@@ -142,6 +142,19 @@ def test_a_lost_pod_is_one_restart() -> None:
     assert silent["restarts"] == status["restarts"]
 
 
+@pytest.mark.parametrize("run", ["told by host 0", "told by its record"])
+def test_an_image_that_could_not_be_pulled_hides_no_lost_host(run: str) -> None:
+    """The run counts none of it: there was no run while the pods waited for their image."""
+    counted = {"hostLost": 2}
+    poll = _told(restarts=counted) if run == "told by host 0" else None
+    last: dict[str, Any] = {} if poll else {"phase": "Failed", "record": record(84, restarts=counted)}
+
+    status = _compose(seen(begun(losses={"image": 3, "nodeLost": 1}), pod(**last), pod("0-1"), poll=poll))
+
+    assert status["restarts"] == {"hostLost": 1, "image": 3, "nodeLost": 1}
+    assert status["restartCount"] == 5
+
+
 def test_pods_that_were_made_are_known() -> None:
     """By their UID: without it a pod that goes at once could not be missed."""
     made = {
