@@ -50,11 +50,19 @@ def avoid_after_timeout(seen: Observed, state: State) -> State:
     return state
 
 
-def relocations(before: State, after: State) -> Iterator[str]:
-    """Yield a message for each host or slice that goes elsewhere in `after` and did not in `before`."""
-    for unit in before.lost_at.keys() - after.lost_at.keys():
-        what = "host" if "-" in unit else "slice"
-        yield f"{what} {unit} has lost two pods in {after.avoid[unit]}, and goes elsewhere"
+def relocations(before: State, after: State, *, stuck: Collection[str]) -> Iterator[str]:
+    """Yield a message for each host or slice that goes elsewhere in `after` and did not in `before`.
+
+    The hosts in `stuck` do so after one loss, and a slice with one of them too.
+    """
+    left = before.lost_at.keys() - after.lost_at.keys()
+    for unit in sorted(left | {unit for unit, place in after.avoid.items() if before.avoid.get(unit) != place}):
+        if "-" in unit:
+            what = f"host {unit} {'is stuck' if unit in stuck else 'has lost two pods'}"
+        else:
+            has_stuck = any(str(numbers_of(host)[0]) == unit for host in stuck)
+            what = f"slice {unit} has {'a stuck host' if has_stuck else 'lost two pods'}"
+        yield f"{what} in {after.avoid[unit]}, and goes elsewhere"
 
 
 def relocate_slice(seen: Observed, state: State, slice_: int) -> State:

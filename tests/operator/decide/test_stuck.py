@@ -1,9 +1,10 @@
 """Stuck pods: charged as a lost node's, asked to go, and replaced elsewhere though they may never be gone."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.operator.building import NOW, SETTINGS, begun, pod, seen
+from tests.operator.building import NOW, SETTINGS, begun, manifest, pod, seen, snapshot
 
 from shardwise.protocol.run_status import RunSummary
 from shardwise_operator.decide.maintain import maintain
@@ -13,7 +14,7 @@ from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.pod import Pod
 from shardwise_operator.observe.poll import Poll
 from shardwise_operator.observe.state import State
-from shardwise_operator.reasons import Lost
+from shardwise_operator.reasons import NODE_AVOIDED, Lost
 from shardwise_operator.runtime.kinds import PODS
 
 WORDS = "process 7 has survived SIGKILL for 30 s (state D, waiting in nfs_wait)"
@@ -36,6 +37,31 @@ def test_a_stuck_pod_is_lost() -> None:
     assert plan.state.attempts == {"0-0": 0, "0-1": 1}
     assert plan.state.avoid == {"0-1": "node-0-1"}
     assert plan.events[0].message == f"host 0-1 lost its pod: nodeLost; it is stuck: {WORDS}; {LEFT}"
+
+
+@pytest.mark.parametrize(
+    "lost_at", [{}, {"0-1": "another"}, {"0-1": "node-0-1"}], ids=["the first", "the first there", "the second there"]
+)
+def test_it_goes_elsewhere_because_it_is_stuck(lost_at: dict[str, str]) -> None:
+    """And the event says so: it need not have lost a pod there before."""
+    plan = losses.decide(_seen(pod(), pod("0-1"), state=begun(lost_at=lost_at), stuck=[STUCK]), NOW)
+
+    assert plan is not None
+    avoided = [event.message for event in plan.events if event.reason == NODE_AVOIDED]
+    assert avoided == ["host 0-1 is stuck in node-0-1, and goes elsewhere"]
+
+
+def test_a_slice_goes_elsewhere_because_of_a_stuck_host() -> None:
+    """Where it has a place of its own it goes as a whole."""
+    made_of = snapshot(manifest(hardware={"accelerator": "tpu-v5p", "topology": "2x2x2"}))
+    pools = {"cloud.google.com/gke-nodepool": "a"}
+    told = _seen(pod(selector=pools), pod("0-1", selector=pools), stuck=[STUCK])
+
+    plan = losses.decide(replace(told, desired=made_of, snapshot=made_of), NOW)
+
+    assert plan is not None
+    avoided = [event.message for event in plan.events if event.reason == NODE_AVOIDED]
+    assert avoided == ["slice 0 has a stuck host in a, and goes elsewhere"]
 
 
 @pytest.mark.parametrize(

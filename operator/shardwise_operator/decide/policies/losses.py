@@ -79,7 +79,7 @@ def decide(seen: Observed, now: float) -> Plan | None:
         if known and seen.place_of(slice_):  # the charge has counted this loss against the slice's place already
             causes = {host: cause for host, cause in causes.items() if host in stuck_hosts}
         before, state = state, avoid_after_losses(seen, state, causes, at_once=stuck_hosts.keys())
-        events += [Event(NODE_AVOIDED, text) for text in relocations(before, state)]
+        events += [Event(NODE_AVOIDED, text) for text in relocations(before, state, stuck=stuck_hosts)]
         state = _noted(seen, state, str(slice_), now, known=known)
     return Plan(state=state, events=tuple(events))
 
