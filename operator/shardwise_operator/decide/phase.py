@@ -39,7 +39,7 @@ def with_phase(seen: Observed, now: float) -> State:
     if len(pods) < len(seen.hosts) or any(not pod.running for pod in pods):
         phase = Phase.RECOVERING if state.phase in _HAS_RUN else Phase.PENDING
         message = "; ".join(filter(None, (message, queueing.held(seen))))
-        return state.at(phase, FALSE, reason, message, now=now)
+        return _with_stall(state, reason, "", stalled=False, now=now).at(phase, FALSE, reason, message, now=now)
     state = replace(state, ran_at=state.ran_at or max((pod.started_at for pod in pods if pod.started_at), default=now))
     status = seen.fresh_status(now)
     if status is None:
@@ -58,9 +58,13 @@ def _reported(state: State, status: RunSummary, now: float) -> State:
         phase = Phase.RUNNING
     reason = reported[0].upper() + reported[1:]
     stalled = reported == "stalled"
-    if stalled or state.condition(reasons.STALLED):
-        state = state.with_condition(
-            reasons.STALLED, TRUE if stalled else FALSE, reason, message if stalled else "", now=now
-        )
+    state = _with_stall(state, reason, message if stalled else "", stalled=stalled, now=now)
     ready: ConditionStatus = TRUE if reported == "running" else FALSE
     return replace(state, not_before=None).at(phase, ready, reason, message, now=now)
+
+
+def _with_stall(state: State, reason: str, message: str, *, stalled: bool, now: float) -> State:
+    """Return the state with the condition Stalled; a run that never was has none."""
+    if not stalled and not state.condition(reasons.STALLED):
+        return state
+    return state.with_condition(reasons.STALLED, TRUE if stalled else FALSE, reason, message, now=now)

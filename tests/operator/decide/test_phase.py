@@ -64,6 +64,17 @@ def test_stalled_is_a_condition() -> None:
     assert with_phase(seen(begun(), *PODS, poll=_poll()), NOW).condition("Stalled") is None
 
 
+def test_a_run_that_lacks_a_pod_is_not_stalled() -> None:
+    """What hung has ended with the pod: the condition does not outlive it, and waits for no word of host 0."""
+    stalled = with_phase(seen(begun(), *PODS, poll=_poll("stalled")), NOW)
+    waits = pod("0-1", phase="Pending", node=None, unschedulable="0/9 nodes are available", unschedulable_since=NOW)
+
+    lacking = with_phase(seen(stalled, pod(), waits, poll=_poll("stalled")), NOW + 60)
+
+    assert _said(lacking, "Stalled") == ("False", "Unschedulable")
+    assert with_phase(seen(begun(), pod(), waits), NOW).condition("Stalled") is None
+
+
 def test_silence_is_unknown() -> None:
     """An old word does not count; the phase stays as it was last known."""
     state = with_phase(seen(begun(), *PODS, poll=_poll(age=9.0)), NOW)
