@@ -25,7 +25,9 @@ def decide(seen: Observed, now: float) -> Plan | None:
     """Start a round if none is under way."""
     state = seen.state
     if state.round is not None and state.phase != Phase.SUSPENDED:
-        return _not_to_be_made(seen, now)
+        # One that began by itself has its snapshot of now, and the class may give it hosts that no round had before.
+        missing = [host for host in seen.hosts if host not in state.attempts]
+        return Plan(state=state.renewed(missing)) if missing else _not_to_be_made(seen, now)
     if seen.suspend:  # before its first round
         state = replace(state, phase=Phase.SUSPENDED, reason=SUSPEND_ASKED)
         return Plan(state=state.with_condition(SUSPENDED, TRUE, SUSPEND_ASKED, "", now=now))

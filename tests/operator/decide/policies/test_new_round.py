@@ -3,8 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
-from tests.operator.building import NOW, SETTINGS, begun, manifest, pod, seen, snapshot, workload
+from tests.operator.building import NOW, SETTINGS, admitted, begun, manifest, pod, record, seen, snapshot, workload
 
+from shardwise.protocol.contract import ExitCode
 from shardwise.protocol.job_status import MAX_HOSTS, MAX_NUMBERED
 from shardwise.protocol.pods import PLAN
 from shardwise_operator.decide.decide import decide
@@ -206,6 +207,28 @@ def test_a_later_round_that_its_class_no_longer_accepts_waits() -> None:
     assert (again.events, again.steps) == ((), ())
     healed = decide(seen(plan.state), SETTINGS, NOW)
     assert {step.kind for step in healed.steps if isinstance(step, Create)} >= {CONFIG_MAPS, PODS}
+
+
+def test_hosts_that_a_class_has_added_are_numbered() -> None:
+    """A round that began by itself is made of its class as it is now, so it may have hosts that no round had before."""
+    more = snapshot(manifest(hardware={"accelerator": "cpu-sim", "topology": "4x2"}))
+    ended = pod(phase="Failed", record=record(ExitCode.SAVED)), pod("0-1", phase="Failed")
+    waiting = pod(phase="Pending", node=None), pod("0-1", phase="Pending", node=None)
+    plans = [
+        decide(seen(begun(sealed_round=0), *ended), SETTINGS, NOW),
+        new_round.queued_again(seen(begun()), QUEUED, "", NOW),
+        decide(seen(begun(Phase.PENDING), *waiting, queueing=admitted(admitted_at=NOW - 9000)), SETTINGS, NOW),
+    ]
+
+    for begins in plans:
+        assert begins.state.attempts == {"0-0": 1, "0-1": 1}
+        state = replace(begins.state, not_before=None)
+        numbered = decide(seen(state, made_of=more, snapshot=None), SETTINGS, NOW)
+        made = decide(seen(numbered.state, made_of=more, snapshot=None), SETTINGS, NOW)
+
+        assert (numbered.state.attempts, numbered.steps) == ({"0-0": 1, "0-1": 1, "0-2": 0, "0-3": 0}, ())
+        names = [step.manifest["metadata"]["name"] for step in made.steps if isinstance(step, Create)]
+        assert names[-4:] == ["job-0-0-1", "job-0-1-1", "job-0-2-0", "job-0-3-0"]
 
 
 def test_quota_stays_while_an_earlier_pod_runs() -> None:

@@ -96,7 +96,7 @@ def test_its_pod_goes_where_the_platform_team_sends_all_pods() -> None:
     job = manifest(preflight="plan", hardware={"accelerator": "tpu-v5e-4t", "topology": "2x4"})
     asking(job, nodeSelector={"pool": "tpu"}, agent={"env": [{"name": "KEY", "value": "own"}]})
     made_of = snapshot(job)
-    observed = _planning(made_of=made_of, state=_begun(pods={}, attempts={"plan": 0}))
+    observed = _planning(made_of=made_of, state=_begun(pods={}, attempts=dict.fromkeys((*made_of.hosts, "plan"), 0)))
     plan = decide(observed, replace(SETTINGS, pod_defaults=read_pod_defaults(json.dumps(given))), NOW)
     (pod,) = (step.manifest for step in plan.steps if isinstance(step, Create) and step.kind == PODS)
     (container,) = pod["spec"]["containers"]
