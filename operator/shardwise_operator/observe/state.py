@@ -63,10 +63,14 @@ class Condition:
 
 @dataclass(frozen=True)
 class Loss:
-    """A loss of one slice: when it was charged, and the numbers of the hosts whose pods it took."""
+    """A loss of one slice: when it was charged, the numbers of the hosts whose pods it took, and why.
+
+    One that an older release has charged has no cause.
+    """
 
     at: float
     hosts: frozenset[int]
+    cause: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,7 +39,7 @@ def read_state(status: Mapping[str, Any]) -> State:
         phase=_phase(status.get("phase", ""), status.get("round")),
         preflight=_preflight(status.get("preflight")),
         last_loss={
-            slice_: Loss(seconds_of(written["time"]), frozenset(written["hosts"]))
+            slice_: Loss(seconds_of(written["time"]), frozenset(written["hosts"]), written.get("cause", ""))
             for slice_, written in status.get("lastLoss", {}).items()
         },
         conditions=tuple(_condition(condition) for condition in status.get("conditions", [])),
@@ -58,14 +58,16 @@ def write_state(state: State, generation: int) -> dict[str, Any]:
         **{written: getattr(state, name) for name, written in _PLAIN.items()},
         **{written: timestamp(at) for name, written in _TIMES.items() if (at := getattr(state, name)) is not None},
         "preflight": _preflight_written(state.preflight),
-        "lastLoss": {
-            slice_: {"time": timestamp(loss.at), "hosts": sorted(loss.hosts)}
-            for slice_, loss in state.last_loss.items()
-        },
+        "lastLoss": {slice_: _loss_written(loss) for slice_, loss in state.last_loss.items()},
         "conditions": [_condition_written(condition, generation) for condition in state.conditions],
         "observedGeneration": generation,
     }
     return {name: value for name, value in fields.items() if value not in (None, "", {}, [])}
+
+
+def _loss_written(loss: Loss) -> dict[str, Any]:
+    written = {"time": timestamp(loss.at), "hosts": sorted(loss.hosts)}
+    return {**written, "cause": loss.cause} if loss.cause else written
 
 
 def _phase(written: str, number: int | None) -> Phase:

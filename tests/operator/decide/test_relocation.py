@@ -139,6 +139,15 @@ def test_a_host_that_follows_is_of_the_same_loss() -> None:
     assert (state.lost_at, state.avoid) == ({"1": "b"}, {})
 
 
+def test_a_loss_of_many_slices_counts_against_the_place_of_each() -> None:
+    """Also of those that are not charged: each place has lost a slice."""
+    state = _after(_placed(_placed_state(), "0-1", "1-0"))
+    again = _after(_placed(_placed_state(lost_at={"0": "a", "1": "b"}), "0-1", "1-0"))
+
+    assert (state.charged, state.lost_at, state.avoid) == ({"unknown": 1}, {"0": "a", "1": "b"}, {})
+    assert (again.charged, again.avoid) == ({"unknown": 1}, {"0": "a", "1": "b"})
+
+
 def test_the_node_of_a_host_that_follows_counts() -> None:
     """Where every node is as good as the next, each host's node has lost what was on it, though it is one loss."""
     follows = begun(lost_at={"0-1": "node-0-1"}, last_loss={"0": Loss(NOW - 5, frozenset({0}))})

@@ -64,6 +64,7 @@ class SliceLoss(StrictModel):
 
     time: _Time = Field(description="When it was charged.")
     hosts: tuple[_Number, ...] = Field(strict=False, max_length=MAX_HOSTS, description="The hosts whose pods it took.")
+    cause: _Word | None = Field(None, description="Why, as it was charged.")
 
 
 class SavedCheckpoint(StrictModel):

@@ -1,7 +1,8 @@
 """Charge lost pods (ended alone, deleted, gone or stuck): a loss has one cause, and its hosts get new attempts.
 
-The pods of a slice go together, though the cluster reports them one by one: what a slice loses soon after a charge, of
-the pods that it had then, is the same loss. So a loss costs the same for one host as for thousands.
+Pods go together, though the cluster reports them one by one: what a slice loses soon after a charge, of the pods that
+it had then, is the same loss, and so is what other slices lose for the same cause. So a loss costs the same for one
+host as for thousands.
 
 Each pod is charged once: a host with a new attempt has no current pod to lose. The status has the charge first; a later
 pass creates the pod (`creation.py`), once the lost one has certainly ended.
@@ -66,9 +67,9 @@ def decide(seen: Observed, now: float) -> Plan | None:
     for slice_, hosts in groupby(sorted(lost, key=numbers_of), key=lambda host: numbers_of(host)[0]):
         causes = {host: lost[host] for host in hosts}
         message = _message(causes, stuck_hosts)
-        known = _known(seen, slice_, causes, now)
-        if not known:
-            cause = _cause(causes.values())
+        cause = _cause(causes.values())
+        loss = _known(state, slice_, causes, cause, now)
+        if loss is None:
             charged = charge(seen, state, cause, now)
             if charged is None:
                 used_up = f"{message}, and the budget of {budget(seen, cause)} for {cause} is used up"
@@ -76,11 +77,11 @@ def decide(seen: Observed, now: float) -> Plan | None:
             state, message = charged, f"{message}; {left(seen, charged, cause)}"
         state = _without(state, causes, message, now)
         events.append(Event(REPLACED, message))
-        if known and seen.place_of(slice_):  # the charge has counted this loss against the slice's place already
+        if loss and loss.hosts and seen.place_of(slice_):  # the slice's place has this loss against it already
             causes = {host: cause for host, cause in causes.items() if host in stuck_hosts}
         before, state = state, avoid_after_losses(seen, state, causes, at_once=stuck_hosts.keys())
         events += [Event(NODE_AVOIDED, text) for text in relocations(before, state, stuck=stuck_hosts)]
-        state = _noted(seen, state, str(slice_), now, known=known)
+        state = _noted(seen, state, str(slice_), loss or Loss(now, frozenset(), cause), now)
     return Plan(state=state, events=tuple(events))
 
 
@@ -109,20 +110,25 @@ def _lost(seen: Observed) -> Iterator[tuple[str, Lost]]:
             yield host, cause_of(pod, host, seen)
 
 
-def _known(seen: Observed, slice_: int, causes: Iterable[str], now: float) -> bool:
-    """Return whether these hosts belong to a loss that is charged already, which has each host at most once."""
-    last = seen.state.last_loss.get(str(slice_))
-    if last is None or now - last.at > _TOGETHER_SECONDS:
-        return False
-    return last.hosts.isdisjoint(numbers_of(host)[1] for host in causes)
+def _known(state: State, slice_: int, hosts: Iterable[str], cause: Lost, now: float) -> Loss | None:
+    """Return the loss that these hosts belong to, with what it took of their slice before; None if it is a new one.
+
+    It may have been charged for this slice or, with the same cause, for another, and has each host at most once.
+    """
+    last = {each: loss for each, loss in state.last_loss.items() if now - loss.at <= _TOGETHER_SECONDS}
+    own = last.get(str(slice_))
+    if own and own.hosts.isdisjoint(numbers_of(host)[1] for host in hosts):
+        return own
+    charged = (loss.at for loss in last.values() if loss.cause == cause and (own is None or loss.at > own.at))
+    return next((Loss(at, frozenset(), cause) for at in charged), None)
 
 
-def _noted(seen: Observed, state: State, slice_: str, now: float, *, known: bool) -> State:
-    """Return the state with the hosts that the slice's last loss has taken by now, with those that were relocated."""
-    before, last = seen.state.attempts, seen.state.last_loss
+def _noted(seen: Observed, state: State, slice_: str, loss: Loss, now: float) -> State:
+    """Return the state with the hosts that a slice's loss has taken by now, with those that were relocated."""
+    before = seen.state.attempts
     numbers = range(seen.round_snapshot.topology.hosts)
     taken = {each for each in numbers if state.attempts[host_name(slice_, each)] != before[host_name(slice_, each)]}
-    loss = Loss(last[slice_].at, last[slice_].hosts | taken) if known else Loss(now, frozenset(taken))
+    loss = replace(loss, hosts=loss.hosts | taken)
     recent = {each: other for each, other in state.last_loss.items() if now - other.at <= _TOGETHER_SECONDS}
     return replace(state, last_loss={**recent, slice_: loss})
 

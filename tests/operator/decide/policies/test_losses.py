@@ -9,7 +9,8 @@ from tests.operator.building import NOW, begun, manifest, pod, seen, snapshot
 from shardwise_operator.decide.policies import losses
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.pod import Pod
-from shardwise_operator.observe.state import Loss, Phase
+from shardwise_operator.observe.snapshot import Snapshot
+from shardwise_operator.observe.state import Loss, Phase, State
 from shardwise_operator.reasons import Lost
 
 OTHER = pod("0-1")
@@ -157,10 +158,59 @@ def test_what_a_slice_loses_soon_after_is_the_same_loss() -> None:
     assert again is not None
     assert (again.state.charged, again.state.last_loss) == (
         {"nodeLost": 1, "eviction": 1},
-        {"0": replace(loss, at=NOW)},
+        {"0": replace(loss, at=NOW, cause="eviction")},
     )
     assert late is not None
     assert late.state.charged == {"nodeLost": 1, "eviction": 1}
+
+
+def _of_slices(number: int) -> tuple[Snapshot, dict[str, Any]]:
+    """What a job of this many slices is made of, each of one host, and what a pod shows whose node was lost."""
+    made_of = snapshot(manifest(hardware={"accelerator": "tpu-v5e", "topology": "2x4", "slices": number}))
+    return made_of, {"deleting_at": NOW - 1, "disruption": "DeletionByTaintManager"}
+
+
+def test_what_many_slices_lose_at_once_is_one_loss() -> None:
+    """One zone or switch takes them all, so it costs one loss of each cause and no wait, whatever their number."""
+    made_of, gone = _of_slices(128)
+    evicted = pod(made_of.hosts[-1], phase="Failed", reason="Evicted")
+
+    plan = losses.decide(
+        seen(begun(hosts=made_of.hosts), *(pod(host, **gone) for host in made_of.hosts[:-1]), evicted, made_of=made_of),
+        NOW,
+    )
+
+    assert plan is not None
+    assert plan.state.phase == Phase.RECOVERING
+    assert plan.state.charged == plan.state.losses == {Lost.NODE_LOST: 1, Lost.EVICTION: 1}
+    assert plan.state.attempts == dict.fromkeys(made_of.hosts, 1)
+    assert plan.state.last_loss.keys() == {str(slice_) for slice_ in range(128)}
+
+
+def test_what_other_slices_lose_soon_after_is_the_same_loss() -> None:
+    """For the same cause, each host once: what is lost for another, much later, or once more is another loss."""
+    made_of, gone = _of_slices(4)
+    rest = pod("2-0"), pod("3-0")
+    first = losses.decide(seen(begun(hosts=made_of.hosts), pod("0-0", **gone), pod("1-0"), *rest, made_of=made_of), NOW)
+    assert first is not None
+
+    def then(state: State, *pods: Pod, at: float) -> State:
+        plan = losses.decide(seen(state, *pods, made_of=made_of), at)
+        assert plan is not None
+        return plan.state
+
+    again = replace(first.state, pods={**first.state.pods, "0-0": "uid-0-0-1"})
+    back = pod("0-0", 1)
+    soon = then(again, back, pod("1-0", **gone), *rest, at=NOW + 299)
+    late = then(again, back, pod("1-0", **gone), *rest, at=NOW + 301)
+    other = then(again, back, pod("1-0", phase="Failed", reason="Evicted"), *rest, at=NOW + 60)
+    twice = then(again, pod("0-0", 1, **gone), pod("1-0"), *rest, at=NOW + 60)
+    both = then(replace(soon, pods={**soon.pods, "1-0": "uid-1-0-1"}), back, pod("1-0", 1, **gone), *rest, at=NOW + 300)
+
+    assert soon.charged == {Lost.NODE_LOST: 1}
+    assert soon.last_loss["1"] == Loss(NOW, frozenset({0}), Lost.NODE_LOST)
+    assert late.charged == twice.charged == both.charged == {Lost.NODE_LOST: 2}
+    assert other.charged == {Lost.NODE_LOST: 1, Lost.EVICTION: 1}
 
 
 def test_only_losses_that_others_may_belong_to_are_remembered() -> None:
@@ -172,7 +222,7 @@ def test_only_losses_that_others_may_belong_to_are_remembered() -> None:
     plan = losses.decide(seen(state, *map(pod, made_of.hosts[1:]), made_of=made_of), NOW)
 
     assert plan is not None
-    assert plan.state.last_loss == {"0": Loss(NOW, frozenset({0})), "2": recent}
+    assert plan.state.last_loss == {"0": Loss(NOW, frozenset({0}), "unknown"), "2": recent}
 
 
 def test_a_newer_checkpoint_fills_the_budgets() -> None:
