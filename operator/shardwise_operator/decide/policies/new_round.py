@@ -74,7 +74,13 @@ def next_round(
     phase = Phase.PENDING if wait_seconds else Phase.RECOVERING
     number = state.round + 1
     state = replace(
-        charged.renewed(seen.hosts), phase=phase, round=number, sealed_round=number, image="", stop_asked_at=None
+        charged.renewed(seen.hosts),
+        phase=phase,
+        round=number,
+        sealed_round=number,
+        image="",
+        started_at=now,
+        stop_asked_at=None,
     )
     return Plan.warning(state, reason, message)
 

@@ -147,6 +147,19 @@ def test_a_run_that_goes_on_in_another_round() -> None:
     assert at_once.image == later.image == ""
 
 
+def test_a_round_has_its_own_beginning() -> None:
+    """By it the hosts count their time: counted from the first round on, days of training would be a slow start."""
+    old = seen(begun(Phase.SUSPENDED, sealed_round=0, started_at=NOW - 500_000))
+    plans = [
+        new_round.decide(old, NOW),
+        new_round.queued_again(old, QUEUED, "", NOW),
+        new_round.next_round(old, Lost.HOST_LOST, PODS_RELEASED, "", NOW),
+        new_round.next_round(old, Lost.HOST_LOST, PODS_RELEASED, "", NOW, wait_seconds=10.0),
+    ]
+
+    assert [plan.state.started_at for plan in plans if plan] == [NOW] * 4
+
+
 def test_suspended_before_its_first_round() -> None:
     """Nothing begins."""
     plan = new_round.decide(seen(suspend=True), NOW)
