@@ -109,12 +109,18 @@ def _kept(seen: Observed, old: Mapping[str, Any]) -> dict[str, Any]:
 
 def _of_the_run(seen: Observed, old: Mapping[str, Any]) -> _Fields:
     """Return what the run reports: by its termination record if it has ended, else by the status of host 0."""
-    record = termination_record(seen)
+    record = _record_of_the_run(seen)
     if record is not None:
         return _recorded(record, old)
     if seen.poll is None or seen.poll.status is None:
         return {}
     return _reported(seen, seen.poll.status, old, seen.poll.heard_at)
+
+
+def _record_of_the_run(seen: Observed) -> TerminationRecord | None:
+    """Return the termination record if it has the run's figures: that of an agent that could not begin has none."""
+    record = termination_record(seen)
+    return None if record is None or (record.attempt is None and record.steps == 0) else record
 
 
 def _recorded(record: TerminationRecord, old: Mapping[str, Any]) -> _Fields:
@@ -190,7 +196,7 @@ def _restarts(seen: Observed, state: State, old: Mapping[str, Any]) -> dict[str,
 
     It counts none of an image that could not be pulled: no run was there.
     """
-    reported, before = termination_record(seen) or seen.status, seen.state.losses
+    reported, before = _record_of_the_run(seen) or seen.status, seen.state.losses
     if reported is None:
         own = {cause: count - before.get(cause, 0) for cause, count in old.get("restarts", {}).items()}
     else:

@@ -7,7 +7,9 @@ import pytest
 from tests.operator.building import NOW, UID, begun, plan_pod, pod, record, seen
 from tests.operator.operating import told
 
+from shardwise.protocol.contract import ExitCode
 from shardwise.protocol.job_status import MAX_HOSTS, MAX_MESSAGE, JobStatus
+from shardwise.protocol.pods import TerminationRecord
 from shardwise_operator.decide.plan import Plan
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.poll import Poll
@@ -129,6 +131,23 @@ def test_the_end_is_the_last_record_s() -> None:
     assert status["digest"] == "d" * 16
     assert status["restarts"] == {"hang": 2}
     assert status["completionTime"] == "2027-01-15T08:00:00Z"
+
+
+@pytest.mark.parametrize("code", [ExitCode.HOSTS_MISSING, ExitCode.STORAGE])
+def test_an_agent_that_could_not_begin_has_no_figures(code: ExitCode) -> None:
+    """Its record says nothing of the run: what is known stays, and restarts are not counted as new ones later."""
+    unknown = TerminationRecord(code=code, host=1, message="nothing heard of host 0")
+    old = {
+        "progress": {"step": 90_000, "of": 100_000, "loss": "2.1000", "mfu": "45.0%"},
+        "checkpoint": {"step": 89_000},
+        "goodput": "88%",
+        "restarts": {"failure": 2, "hang": 3},
+        "restartCount": 5,
+    }
+
+    status = _compose(seen(begun(), pod(phase="Failed"), pod("0-1", phase="Failed", record=unknown)), old)
+
+    assert {name: status[name] for name in old} == old
 
 
 def test_a_lost_pod_is_one_restart() -> None:
