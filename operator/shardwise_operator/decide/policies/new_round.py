@@ -62,19 +62,24 @@ def queued_again(seen: Observed, reason: str, message: str, now: float) -> Plan:
 
 
 def next_round(
-    seen: Observed, cause: Lost, reason: str, message: str, now: float, *, wait_seconds: float = 0.0
+    seen: Observed, cause: Lost | None, reason: str, message: str, now: float, *, wait_seconds: float = 0.0
 ) -> Plan:
-    """Start another round of the same run after a wait, charged to `cause`; fail the job if that budget is used up."""
-    state = seen.state
-    assert state.round is not None
-    charged = charge(seen, replace(state, not_before=now + wait_seconds), cause, now)
-    if charged is None:
-        used_up = f"{message}; its budget of {budget(seen, cause)} restarts is used up"
-        return endings.failed(seen, reason, used_up, now)
+    """Start another round of the same run after a wait, charged to `cause`; fail the job if that budget is used up.
+
+    Without a cause it costs nothing.
+    """
+    assert seen.state.round is not None
+    state = replace(seen.state, not_before=now + wait_seconds)
+    if cause is not None:
+        charged = charge(seen, state, cause, now)
+        if charged is None:
+            used_up = f"{message}; its budget of {budget(seen, cause)} restarts is used up"
+            return endings.failed(seen, reason, used_up, now)
+        state = charged
     phase = Phase.PENDING if wait_seconds else Phase.RECOVERING
-    number = state.round + 1
+    number = seen.state.round + 1
     state = replace(
-        charged.renewed(seen.hosts),
+        state.renewed(seen.hosts),
         phase=phase,
         round=number,
         sealed_round=number,

@@ -72,8 +72,20 @@ def _next_round(seen: Observed, record: TerminationRecord, now: float) -> Plan:
         message = f"{record.message}; all are given back, and tried again in {wait:.0f} s"
         seen = replace(seen, state=avoid_after_timeout(seen, seen.state))
         return new_round.next_round(seen, Lost.HOST_LOST, PODS_RELEASED, message, now, wait_seconds=wait)
+    if (earlier := _earlier_deadline(seen, now)) is not None:
+        message = f"the run was saved and stopped at the deadline that its round began with, {earlier:g} s, and goes on"
+        return new_round.next_round(seen, None, SAVED_UNEXPECTEDLY, message, now)
     message = f"the run was saved and stopped from inside, and goes on: {record.message}"
     return new_round.next_round(seen, Lost.UNKNOWN, SAVED_UNEXPECTEDLY, message, now)
+
+
+def _earlier_deadline(seen: Observed, now: float) -> float | None:
+    """Return the deadline in seconds that the run goes by, if it has passed and the job's is a later one by now."""
+    deadline, ran_at = seen.round_snapshot.job.spec.deadline, seen.state.ran_at
+    if deadline is None or ran_at is None or now < ran_at + deadline.seconds:
+        return None
+    later = seen.deadline_seconds is None or seen.deadline_seconds > deadline.seconds
+    return deadline.seconds if later else None
 
 
 def failure_message(record: TerminationRecord) -> str:

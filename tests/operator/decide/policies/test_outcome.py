@@ -4,6 +4,7 @@ import pytest
 from tests.operator.building import NOW, begun, manifest, pod, record, seen, snapshot
 
 from shardwise.protocol.contract import ExitCode
+from shardwise_operator.decide.plan import Plan
 from shardwise_operator.decide.policies import outcome
 from shardwise_operator.observe.state import Phase
 from shardwise_operator.reasons import FALSE, SAVED_UNEXPECTEDLY, TRUE, Lost
@@ -163,3 +164,23 @@ def test_saved_at_the_deadline_is_too_late() -> None:
     assert plan is not None
     assert plan.state.phase == Phase.FAILED
     assert plan.state.reason == "DeadlineExceeded"
+
+
+@pytest.mark.parametrize("now_asked", [36_000.0, None])
+def test_a_deadline_that_was_made_longer_costs_no_restart(now_asked: float | None) -> None:
+    """The run knew the old one, and stopped at it; the next round knows the new one, and the message says which."""
+    made_of = snapshot(manifest(deadline="1h", recovery={"restarts": {"unknown": 0}}))
+    ended = pod(phase="Failed", record=record(80)), pod("0-1", phase="Failed", record=record(80))
+
+    def plan(ran_seconds: float) -> Plan | None:
+        state = begun(ran_at=NOW - ran_seconds)
+        return outcome.decide(seen(state, *ended, made_of=made_of, deadline_seconds=now_asked), NOW)
+
+    at_it, before = plan(3610), plan(3590)
+
+    assert at_it is not None
+    assert (at_it.state.phase, at_it.state.round, at_it.state.reason) == (Phase.RECOVERING, 1, SAVED_UNEXPECTEDLY)
+    assert (at_it.state.charged, at_it.state.losses, at_it.state.not_before) == ({}, {}, NOW)
+    assert "stopped at the deadline that its round began with, 3600 s, and goes on" in at_it.state.message
+    assert before is not None
+    assert before.state.phase == Phase.FAILED
