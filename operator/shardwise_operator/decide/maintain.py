@@ -40,7 +40,7 @@ def _policies(settings: Settings) -> tuple[Policy, ...]:
 
 def maintain(seen: Observed, settings: Settings, now: float) -> Plan:
     """Return the steps that bring the round to its state, and the state with its phase and conditions."""
-    policies, latest, steps = _policies(settings), seen, list[Step]()
+    policies, latest, steps = _policies(settings), _going_on(seen), list[Step]()
     for policy in policies:
         plan = policy.decide(latest, now)
         if plan is not None:
@@ -53,6 +53,12 @@ def maintain(seen: Observed, settings: Settings, now: float) -> Plan:
         events=tuple(_events(seen.state, latest.state)),
         requeue_after_seconds=soonest(policy.wake(seen, now) for policy in policies),
     )
+
+
+def _going_on(seen: Observed) -> Observed:
+    """Return a round that goes on though it was to stop, as its deadline was made longer: the next stop saves again."""
+    asked = seen.state.stop_asked_at is not None
+    return replace(seen, state=replace(seen.state, stop_asked_at=None)) if asked else seen
 
 
 def _events(before: State, after: State) -> Iterator[Event]:

@@ -1,7 +1,10 @@
 """The deadline: a save is asked for, and the job has failed when its pods have ended."""
 
-from tests.operator.building import NOW, begun, pod, seen
+from dataclasses import replace
 
+from tests.operator.building import NOW, SETTINGS, begun, pod, seen
+
+from shardwise_operator.decide.decide import decide
 from shardwise_operator.decide.phase import with_phase
 from shardwise_operator.decide.plan import Delete, RequestStop
 from shardwise_operator.decide.policies import deadline
@@ -56,6 +59,19 @@ def test_patience_has_an_end() -> None:
 
     assert plan is not None
     assert [type(step) for step in plan.steps] == [Delete]
+
+
+def test_a_deadline_that_is_made_longer_begins_anew() -> None:
+    """Host 0 has not taken the request: when the later one passes, it is asked for a save before any pod goes."""
+    ran = seen(begun(sealed_round=0), pod(), pod("0-1"), deadline_seconds=60.0)
+
+    asked = decide(ran, SETTINGS, NOW)
+    longer = decide(replace(ran, state=asked.state, deadline_seconds=7200.0), SETTINGS, NOW + 1)
+    late = decide(replace(ran, state=longer.state, deadline_seconds=7200.0), SETTINGS, NOW + 7140)
+
+    assert asked.state.stop_asked_at == NOW
+    assert longer.state.stop_asked_at is None
+    assert (late.state.stop_asked_at, late.steps) == (NOW + 7140, (RequestStop("10.0.0.1"),))
 
 
 def test_then_it_has_failed() -> None:
