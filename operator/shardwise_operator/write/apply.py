@@ -28,6 +28,7 @@ from shardwise_operator.decide.plan import (
 from shardwise_operator.observe.agents import Target
 from shardwise_operator.observe.made_pods import is_made
 from shardwise_operator.observe.observed import Observed
+from shardwise_operator.observe.state import Phase
 from shardwise_operator.reasons import NAME_CONFLICT, QUOTA, REFUSED
 from shardwise_operator.render.names import MANAGED_BY_LABEL, MANAGER
 from shardwise_operator.render.secret import Tokens
@@ -54,6 +55,7 @@ class Outcome:
         events: those of the requests that host 0 has taken.
         reason: why a step was refused, and with it all after it; "" if none was.
         message: the same for people.
+        refused: the error, if that step was a change or a deletion, which says nothing of where the pods are.
 
     """
 
@@ -62,6 +64,7 @@ class Outcome:
     events: list[Event] = field(default_factory=list)
     reason: str = ""
     message: str = ""
+    refused: ForbiddenError | None = None
 
     @property
     def pods(self) -> list[Object]:
@@ -74,7 +77,11 @@ class Outcome:
         self.leaving |= other.leaving
         self.events += other.events
         if other.reason:
-            self.reason, self.message = other.reason, other.message
+            self.reason, self.message, self.refused = other.reason, other.message, other.refused
+
+    def refuse(self, error: ForbiddenError) -> None:
+        """Note that a change or a deletion was refused."""
+        self.reason, self.message, self.refused = REFUSED, error.message, error
 
 
 class Applier:
@@ -91,7 +98,7 @@ class Applier:
 
         Raises:
             KubernetesError: the API server did not answer, or a precondition did not hold: the plan was made on an
-                old view.
+                old view. Or it refused a change for a job that rests: its reason is how it ended, and stays.
 
         """
         outcome = Outcome()
@@ -100,6 +107,10 @@ class Applier:
             self._carry_out_all(seen, list(steps), outcome, most=_MAX_AT_ONCE if creates_pods else 1)
             if outcome.reason:
                 break
+        if outcome.refused and (plan.state.finished or plan.state.phase == Phase.SUSPENDED):
+            raise outcome.refused
+        if outcome.refused and outcome.message != seen.state.message:
+            outcome.events.append(Event(REFUSED, outcome.message))
         return outcome
 
     def forget(self, key: Key) -> None:
@@ -129,9 +140,9 @@ class Applier:
             case Create():
                 self._create(seen, step, outcome)
             case Patch() | ReplaceStatus():
-                self._change(seen, step)
+                self._change(seen, step, outcome)
             case Delete():
-                self._delete(seen, step)
+                self._delete(seen, step, outcome)
             case RequestStop():
                 self._request(seen, step)
             case RequestSave():
@@ -159,24 +170,29 @@ class Applier:
         else:
             outcome.made.append((step.kind, made))
 
-    def _delete(self, seen: Observed, step: Delete) -> None:
+    def _delete(self, seen: Observed, step: Delete, outcome: Outcome) -> None:
         try:
             self._api.delete(step.kind, seen.namespace, step.name, uid=step.uid, grace_seconds=step.grace_seconds)
         except ForbiddenError as error:  # by an older chart's role, say
             if not step.may_stay:
-                raise
+                outcome.refuse(error)
+                return
             _log.warning("%s %s stays: %s", step.kind.kind, step.name, error.message)
 
-    def _change(self, seen: Observed, step: Patch | ReplaceStatus) -> None:
+    def _change(self, seen: Observed, step: Patch | ReplaceStatus, outcome: Outcome) -> None:
         """Change an object once: the next passes decide the same, because the cache does not show the change yet."""
         now = time.monotonic()
         lately = [each for each in self._changed.get(seen.key, ()) if now - each[1] < _CACHE_LAG_SECONDS]
         if step not in [changed for changed, _ in lately]:
-            if isinstance(step, Patch):
-                self._api.patch(step.kind, seen.namespace, step.name, dict(step.patch), uid=step.uid)
+            try:
+                if isinstance(step, Patch):
+                    self._api.patch(step.kind, seen.namespace, step.name, dict(step.patch), uid=step.uid)
+                else:
+                    self._api.replace_status(step.kind, dict(step.obj))
+            except ForbiddenError as error:
+                outcome.refuse(error)
             else:
-                self._api.replace_status(step.kind, dict(step.obj))
-            lately.append((step, now))
+                lately.append((step, now))
         self._changed[seen.key] = lately
 
     def _exists(self, seen: Observed, step: Create, outcome: Outcome, error: AlreadyExistsError) -> None:

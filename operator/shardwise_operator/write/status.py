@@ -28,7 +28,7 @@ from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.pod import host_of
 from shardwise_operator.observe.state import Phase, State
 from shardwise_operator.observe.state_fields import write_state
-from shardwise_operator.reasons import FALSE, NAME_CONFLICT, READY, SCHEDULED, Lost
+from shardwise_operator.reasons import FALSE, INVALID, NAME_CONFLICT, NOT_STARTED, READY, SCHEDULED, Lost
 from shardwise_operator.runtime.kinds import timestamp
 from shardwise_operator.write.apply import Outcome
 from shardwise_operator.write.phases import recorded
@@ -37,6 +37,8 @@ from shardwise_operator.write.standard_conditions import with_standard_condition
 _MAX_MESSAGE = 4096
 _MAX_FIGURE = 32
 _OF_THE_RUN = ("progress", "checkpoint", "failedSaves", "goodput", "digest")
+# Decisions go by these reasons, and by their messages: what is refused meanwhile is an event alone.
+_GONE_BY = (NOT_STARTED, INVALID, NAME_CONFLICT)
 # Fields of a status by their names there; one that is None has nothing new, and keeps its value.
 _Fields = Mapping[str, BaseModel | Mapping[str, int] | int | str | None]
 _KNOWN = frozenset(field.alias or name for name, field in JobStatus.model_fields.items())
@@ -85,9 +87,11 @@ def _with_save(state: State, outcome: Outcome, now: float) -> State:
 
 def _with_outcome(state: State, outcome: Outcome, now: float) -> State:
     """Return the state with what the API server has refused."""
-    if not outcome.reason:
+    if not outcome.reason or (outcome.refused and state.reason in _GONE_BY):
         return state
     state = replace(state, reason=outcome.reason, message=outcome.message[:_MAX_MESSAGE])
+    if outcome.refused:
+        return state
     kind = READY if outcome.reason == NAME_CONFLICT else SCHEDULED
     return state.with_condition(kind, FALSE, outcome.reason, outcome.message[:_MAX_MESSAGE], now=now)
 

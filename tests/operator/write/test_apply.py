@@ -5,11 +5,14 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-from tests.operator.building import UID, begun, seen
+from tests.operator.building import NOW, UID, begun, seen
 
 from shardwise.protocol.pods import JOB_LABEL
-from shardwise_operator.decide.plan import Create, Delete, Patch, Plan
+from shardwise_operator.decide.plan import Create, Delete, Event, Patch, Plan, ReplaceStatus, Step
 from shardwise_operator.observe.agents import Agents
+from shardwise_operator.observe.observed import Observed
+from shardwise_operator.observe.state import Phase, State
+from shardwise_operator.reasons import INVALID, NAME_CONFLICT, NOT_STARTED, SCHEDULED, TRUE
 from shardwise_operator.render.names import MANAGED_BY_LABEL, MANAGER
 from shardwise_operator.render.secret import Tokens
 from shardwise_operator.runtime.errors import (
@@ -21,10 +24,11 @@ from shardwise_operator.runtime.errors import (
     TooManyRequestsError,
     UnreachableError,
 )
-from shardwise_operator.runtime.kinds import CONFIG_MAPS, NETWORK_POLICIES, PODS, Kind, Object
+from shardwise_operator.runtime.kinds import CONFIG_MAPS, NETWORK_POLICIES, PODS, WORKLOADS, Kind, Object
 from shardwise_operator.runtime.transport import Api
-from shardwise_operator.write.apply import Applier
+from shardwise_operator.write.apply import Applier, Outcome
 from shardwise_operator.write.requests import Requests
+from shardwise_operator.write.status import compose
 
 
 class _Server:
@@ -88,25 +92,75 @@ def test_pods_are_made_several_at_a_time() -> None:
 
 
 class _Guarding(_Server):
-    """Lets nobody delete anything."""
+    """Lets nobody change or delete anything."""
 
     def delete(self, _kind: Kind, _namespace: str, name: str, *, uid: str, grace_seconds: int | None) -> None:
         raise ForbiddenError(403, "Forbidden", f"{name} {uid} {grace_seconds}")
 
+    def patch(self, _kind: Kind, _namespace: str, name: str, _patch: Object, *, uid: str) -> None:
+        raise ForbiddenError(403, "Forbidden", f"{name} {uid}")
+
+    def replace_status(self, _kind: Kind, obj: Object) -> None:
+        raise ForbiddenError(403, "Forbidden", f"{obj['metadata']['name']} status")
+
 
 def test_what_may_stay_holds_nothing_back(caplog: pytest.LogCaptureFixture) -> None:
-    """Where the role lacks a right that only a newer operator uses, the job goes on; another deletion is an error."""
+    """Where the role lacks a right that only a newer operator uses, the job goes on; another deletion is refused."""
     server = _Guarding()
     old = Delete(CONFIG_MAPS, "job-shardwise-0", "uid", may_stay=True)
     with Requests(Agents(), lambda _: None) as requests:
         applier = Applier(cast("Api", server), requests, Tokens(b"0" * 32))
         create = Create(NETWORK_POLICIES, {"metadata": {"name": "policy"}})
         outcome = applier.apply(seen(begun()), Plan(state=begun(), steps=(old, create)))
-        with pytest.raises(ForbiddenError):
-            applier.apply(seen(begun()), Plan(state=begun(), steps=(replace(old, may_stay=False),)))
+        other = applier.apply(seen(begun()), Plan(state=begun(), steps=(replace(old, may_stay=False), create)))
 
-    assert (server.made, outcome.reason) == (["policy"], "")
+    assert (server.made, outcome.reason, other.reason) == (["policy"], "", "Refused")
     assert caplog.messages == ["ConfigMap job-shardwise-0 stays: job-shardwise-0 uid None"]
+
+
+_WORDS = "job-0-1-0 uid"
+_REFUSED = [
+    pytest.param(Patch(PODS, "job-0-1-0", "uid", {}), _WORDS, id="patch"),
+    pytest.param(Delete(PODS, "job-0-1-0", "uid"), f"{_WORDS} None", id="delete"),
+    pytest.param(ReplaceStatus(WORKLOADS, {"metadata": {"name": "job"}}), "job status", id="status"),
+]
+
+
+def _refused(step: Step, observed: Observed, state: State) -> Outcome:
+    with Requests(Agents(), lambda _: None) as requests:
+        applier = Applier(cast("Api", _Guarding()), requests, Tokens(b"0" * 32))
+        return applier.apply(observed, Plan(state=state, steps=(step,)))
+
+
+@pytest.mark.parametrize(("step", "words"), _REFUSED)
+def test_a_change_that_is_refused_is_said(step: Step, words: str) -> None:
+    """In the status and, once, in an event; it says nothing of where the pods are."""
+    state = begun(reason="Running").with_condition(SCHEDULED, TRUE, "Scheduled", "", now=NOW)
+    outcome = _refused(step, seen(state), state)
+    status = compose(seen(state), Plan(state=state), outcome, {}, NOW)
+    again = _refused(step, seen(replace(state, message=words)), state)
+
+    assert (status["phase"], status["reason"], status["message"]) == ("Running", "Refused", words)
+    assert {each["type"]: each["status"] for each in status["conditions"]}[SCHEDULED] == TRUE
+    assert (outcome.events, again.events) == ([Event("Refused", words)], [])
+
+
+@pytest.mark.parametrize("reason", [NOT_STARTED, INVALID, NAME_CONFLICT])
+def test_a_reason_that_decisions_go_by_outlives_a_refusal(reason: str) -> None:
+    """A job that gives its quota back would begin a round with each pass. The event has the API server's words."""
+    state = begun(Phase.PENDING, reason=reason, message="why")
+    outcome = _refused(Delete(PODS, "job-0-1-0", "uid"), seen(state), state)
+    status = compose(seen(state), Plan(state=state), outcome, {}, NOW)
+
+    assert (status["reason"], status["message"]) == (reason, "why")
+    assert [event.reason for event in outcome.events] == ["Refused"]
+
+
+@pytest.mark.parametrize("phase", [Phase.SUSPENDED, Phase.COMPLETE, Phase.FAILED])
+def test_a_job_does_not_come_to_rest_by_what_was_refused(phase: Phase) -> None:
+    """Its reason is how it ended, and nothing would be tried again: the pass fails, and is repeated."""
+    with pytest.raises(ForbiddenError):
+        _refused(Delete(PODS, "job-0-1-0", "uid"), seen(begun()), begun(phase))
 
 
 class _Unlabelled(_Server):
