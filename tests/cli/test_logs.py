@@ -152,7 +152,7 @@ def test_nothing_to_stop(directory: Path, command: Command) -> None:
 def test_a_leader_that_cannot_be_asked(directory: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a live run on another machine `stop` says after a while why it cannot stop it, and where it can be stopped."""
     monkeypatch.setattr("shardwise.cli.stop._LEADER_SECONDS", 0.0)
-    token = directory / "of-another-machine"
+    token = directory / "of-another-machine" / "status-token"
     where = {"url": "http://127.0.0.1:9", "tokenFile": str(token)}
     (directory / "logs" / "status.json").write_text(json.dumps(where), encoding="utf-8")
     with Held(directory):
