@@ -93,6 +93,30 @@ def test_a_second_export_has_nothing_of_the_first_ones_tokenizer(path: Path, tmp
     assert "GPT2Tokenizer" in (path.parent / "tokenizer_config.json").read_text()
 
 
+@pytest.mark.parametrize("way", ["..", "a link to the folder", "links to the files", "links of the files"])
+def test_an_export_beside_the_tokenizer_keeps_its_files(way: str, path: Path, tmp_path: Path) -> None:
+    """However the folder is named: none of what lies beside the tokenizer is deleted, nor copied onto itself."""
+    contents = {"tokenizer_config.json": '{"eos_token": "<eos>"}', "chat_template.jinja": "{{ x }}"}
+    for name, content in contents.items():
+        (path.parent / name).write_text(content, encoding="utf-8")
+    folder = path.parent / ".." / "model" if way == ".." else tmp_path / "linked"
+    if way == "a link to the folder":
+        folder.symlink_to(path.parent)
+    elif way.startswith("links"):
+        folder.mkdir()
+        for name in ("tokenizer.json", *contents):
+            (path.parent / name).rename(folder / name)
+            (path.parent / name).symlink_to(folder / name)
+            if way == "links to the files":
+                (folder / name).rename(path.parent / name)
+                (folder / name).symlink_to(path.parent / name)
+    before = path.read_bytes()
+    assert write_tokenizer(path, folder, None, None, None) == ["tokenizer.json", *contents]
+    assert path.read_bytes() == before
+    assert {name: (path.parent / name).read_text() for name in contents} == contents
+    assert {name: (folder / name).read_text() for name in contents} == contents
+
+
 def test_an_export_has_the_chat_template_that_is_given(path: Path, tmp_path: Path) -> None:
     """In place of the published one, for readers of either file."""
     out = tmp_path / "out"

@@ -1,7 +1,6 @@
 """The files of a tokenizer beside published weights: the tokens around a document, and copies for an export."""
 
 import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -60,19 +59,21 @@ def write_tokenizer(
     """
     if source is None:
         return []
-    found = [source.parent / name for name in _BESIDE if (source.parent / name).exists()]
-    if folder.absolute() != source.parent.absolute():
+    found = [name for name in _BESIDE if (source.parent / name).exists()]
+    # Read before anything is deleted: links may make files of both folders the same.
+    contents = {TOKENIZER_FILE: source.read_bytes(), **{name: (source.parent / name).read_bytes() for name in found}}
+    if not folder.samefile(source.parent):
         for name in _BESIDE:  # of an earlier export, which may have had other tokens
             (folder / name).unlink(missing_ok=True)
-    for file, name in ((source, TOKENIZER_FILE), *((file, file.name) for file in found)):
-        if (folder / name).absolute() != file.absolute():
-            with file.open("rb") as given, replacing(folder / name) as copy:
-                shutil.copyfileobj(given, copy)
+    for name, content in contents.items():
+        if not (folder / name).exists() or (folder / name).read_bytes() != content:
+            with replacing(folder / name) as copy:
+                copy.write(content)
     if not (folder / _TOKENIZER_CONFIG).exists():
         tokens = {"bos_token": begin, "eos_token": end}
         config = {"tokenizer_class": "PreTrainedTokenizerFast", **{k: v for k, v in tokens.items() if v is not None}}
         _write(folder / _TOKENIZER_CONFIG, config)
-    names = [*(file.name for file in found), _TOKENIZER_CONFIG]
+    names = [*found, _TOKENIZER_CONFIG]
     if chat_template is not None:
         with replacing(folder / _CHAT_TEMPLATE) as written:
             written.write(chat_template.encode())
