@@ -4,12 +4,16 @@ import errno
 import json
 import os
 import re
+from contextlib import closing, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import fsspec
+import jax
+import numpy as np
 import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from safetensors.numpy import load_file
 from tests.cli.conftest import MODEL, QUICKSTART, Command
 from tests.train.weights.test_transformers import write_model
@@ -21,11 +25,14 @@ from tokenizers.processors import TemplateProcessing
 from shardwise.cli.saved_model import load_model
 from shardwise.job.load import load
 from shardwise.job.resolve import resolve
-from shardwise.job.spec import TrainingJob
+from shardwise.job.spec import Keep, TrainingJob
 from shardwise.protocol.contract import JOB_FILE, ExitCode
+from shardwise.train.checkpoint import CheckpointWriter, steps
 from shardwise.train.data.chat import jinja_of
+from shardwise.train.digest import Digester
 from shardwise.train.generate import generate
 from shardwise.train.sampling import Sampling
+from shardwise.train.state import Abstract
 from shardwise.train.weights.reading import CONFIG_FILE
 from shardwise.train.weights.tokenizer_files import GENERATION_FILE
 
@@ -132,6 +139,25 @@ def test_an_import_into_a_file_is_refused(place: str, command: Command, tmp_path
     refused = command("import", "model", str(tmp_path / place))
     assert (refused.code, refused.out) == (ExitCode.USAGE, "")
     assert f"{tmp_path / place}: no folder can be made there" in refused.error
+
+
+def test_an_import_into_another_runs_checkpoints_is_refused(command: Command, tmp_path: Path) -> None:
+    """Before anything is written, and none of them is deleted, however few the imported job keeps."""
+    _published("llama3", tmp_path)
+    whole = NamedSharding(Mesh(jax.devices()[:1], ("device",)), PartitionSpec())
+    arrays = {"params.x": jax.device_put(np.arange(8.0), whole)}
+    digester = Digester({path: Abstract(x.shape, x.dtype, sharding=x.sharding) for path, x in arrays.items()})
+    root = str(tmp_path / "kept")
+    with closing(CheckpointWriter(root, keep=Keep(last=9), run="other", attempt=0, fence=nullcontext)) as writer:
+        for step in (10, 20, 30):
+            writer.save(step, arrays, digester=digester, identity={})
+    changes = (f"data.train.0.paths=[{tmp_path}/text.txt]", f"checkpoint.path={root}", "checkpoint.keep={last: 1}")
+    words = [f"--set=training.{change}" for change in changes]
+    refused = command("import", str(tmp_path / "llama3"), str(tmp_path / "run"), *words)
+    assert (refused.code, steps(root)) == (ExitCode.BAD_INPUT, [10, 20, 30])
+    assert f"{root}: holds checkpoints of a run already, up to step 30" in refused.error
+    assert "training.checkpoint.path" in refused.error
+    assert not (tmp_path / "run" / JOB_FILE).exists()
 
 
 def test_an_export_that_cannot_be_written(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from shardwise.job.spec import Mesh, TrainingJob
 from shardwise.protocol import takeover
 from shardwise.protocol.errors import CheckpointError
 from shardwise.train import weights
-from shardwise.train.checkpoint import CheckpointWriter, restore
+from shardwise.train.checkpoint import CheckpointWriter, restore, steps
 from shardwise.train.config import GptConfig
 from shardwise.train.devices import devices_of
 from shardwise.train.digest import Digester
@@ -80,7 +80,7 @@ def save_weights(
 
     Raises:
         DataError: the job's model is not the weights' model.
-        CheckpointError: a checkpoint of step 0 with other values is there, or it cannot be written.
+        CheckpointError: a checkpoint of step 0 with other values is there, or of a later step, or it cannot be written.
         RunDirectoryError: a live run holds the directory or the folder of checkpoints.
 
     """
@@ -101,8 +101,18 @@ def save_weights(
             fence=run.hold_attempt,
         )
         with lease.held(tell), closing(writer):
+            _refuse_checkpoints_of_a_run(root)
             ticket = writer.save(0, arrays, digester=digester, identity=_identity(config), kind="weights")
     return ticket.bytes
+
+
+def _refuse_checkpoints_of_a_run(root: str) -> None:
+    """Raise CheckpointError if a run has saved below `root`: retention would delete it, and a run go on from it."""
+    if (newest := max(steps(root), default=0)) > 0:
+        raise CheckpointError(
+            f"{root}: holds checkpoints of a run already, up to step {newest}; give a new directory, or another "
+            "training.checkpoint.path"
+        )
 
 
 def _identity(config: GptConfig) -> dict[str, str | int | float | bool | None]:
