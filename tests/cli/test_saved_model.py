@@ -141,6 +141,19 @@ def test_an_import_into_a_file_is_refused(place: str, command: Command, tmp_path
     assert f"{tmp_path / place}: no folder can be made there" in refused.error
 
 
+def test_an_import_through_a_link_names_the_folder_itself(command: Command, tmp_path: Path) -> None:
+    """The job's beginning is where the weights are, also once the link is another's."""
+    _published("llama3", tmp_path)
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "disk")
+    text = f"--set=training.data.train.0.paths=[{tmp_path}/text.txt]"
+    made = command("import", str(tmp_path / "llama3"), str(tmp_path / "link" / "run"), text)
+    assert made.code == 0, made.error
+    start = load(tmp_path / "disk" / "run" / JOB_FILE).spec.training.start_from
+    assert start is not None
+    assert start.path == str(tmp_path / "disk" / "run" / "checkpoints")
+
+
 def test_an_import_into_another_runs_checkpoints_is_refused(command: Command, tmp_path: Path) -> None:
     """Before anything is written, and none of them is deleted, however few the imported job keeps."""
     _published("llama3", tmp_path)

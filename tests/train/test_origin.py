@@ -8,13 +8,16 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.cli.conftest import QUICKSTART
 from tests.train.conftest import run_here, runs_here
 
+from shardwise.job.load import load
+from shardwise.job.resolve import resolve
 from shardwise.protocol.contract import ExitCode
 from shardwise.protocol.errors import CheckpointError
 from shardwise.train.checkpoint import Restored, load_numpy, read_manifest, steps
 from shardwise.train.metrics import records
-from shardwise.train.origin import Origin, refuse_other_model
+from shardwise.train.origin import Origin, origin_below, refuse_other_model
 
 LEVEL = "training.optimizer.schedule={kind: warmup-stable-decay, decaySteps: 2, finalRatio: 0}"
 
@@ -119,6 +122,19 @@ def test_weights_of_float32_begin_a_run_in_bfloat16(begun: tuple[Path, list[str]
     assert all(np.array_equal(x, held[path].astype(jnp.bfloat16)) for path, x in rounded.items())
     for path, x in load_numpy(str(directory / "checkpoints"), 7, "optimizer.weights."):
         assert np.array_equal(x, held[path.replace("optimizer.weights.", "params.")]), path
+
+
+def test_imported_weights_are_the_runs_own_through_a_link(tmp_path: Path) -> None:
+    """By whatever path the job and the run have come to the folder: else retention would delete them."""
+    (tmp_path / "disk" / "run" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "disk")
+    roots = [str(tmp_path / place / "run" / "checkpoints") for place in ("disk", "link", "link/../disk")]
+    for given in [*roots, str(tmp_path / "link" / "run")]:
+        job = resolve(load(QUICKSTART, [f"training.startFrom={{path: {given}, step: 0}}"]))
+        assert [origin_below(job, root) for root in roots] == [0, 0, 0]
+        assert origin_below(job, str(tmp_path / "disk" / "other" / "checkpoints")) is None
+    job = resolve(load(QUICKSTART, ["training.startFrom={path: s3://bucket/run, step: 0}"]))
+    assert (origin_below(job, "s3://bucket/run"), origin_below(job, roots[0])) == (0, None)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from shardwise.job import environment
 from shardwise.job.document import Document, write_document
 from shardwise.job.load import check
 from shardwise.job.overrides import apply_overrides
-from shardwise.job.paths import absolute, tokenizer_file
+from shardwise.job.paths import absolute, tokenizer_file, without_links
 from shardwise.job.presets import BYTE_TOKENIZER, BYTE_VOCAB_SIZE
 from shardwise.job.resolve import resolve
 from shardwise.job.sizes import num_parameters
@@ -113,7 +113,7 @@ def command(
     for source in document.data["spec"]["training"]["data"]["train"]:
         source["paths"] = [path if path == _TEXT_TO_FILL_IN else absolute(path) for path in source["paths"]]
     # Named in the job, so that it never begins with other weights, wherever it runs.
-    document.data["spec"]["training"]["startFrom"] = {"path": absolute(root), "step": 0}
+    document.data["spec"]["training"]["startFrom"] = {"path": without_links(root), "step": 0}
     num_bytes = save_weights(job, directory, root, config, parameters, console.print)
     with writing(directory / JOB_FILE):
         replace_file(directory / JOB_FILE, write_document(document.data), durable=True)

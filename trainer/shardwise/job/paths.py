@@ -49,6 +49,11 @@ def absolute(path: str) -> str:
     return path if is_url(path) else str(Path(path).absolute())
 
 
+def without_links(path: str) -> str:
+    """Return a path below the working directory with no link and no `..` in it, or an address as it is."""
+    return path if is_url(path) else str(Path(path).resolve())
+
+
 def is_url(path: str) -> bool:
     """Return whether a path of a job is an address with a protocol."""
     return "://" in path

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.job.identity import differences
-from shardwise.job.paths import absolute
+from shardwise.job.paths import without_links
 from shardwise.job.spec import TrainingJob
 from shardwise.protocol.contract import CHECKPOINTS
 from shardwise.protocol.errors import CheckpointError
@@ -82,7 +82,8 @@ def origin_of(
 def origin_below(job: TrainingJob, root: str) -> int | None:
     """Return the step that the job begins from if it lies below the run's own `root`, as imported weights do."""
     asked = job.spec.training.start_from
-    return asked.step if asked and absolute(checkpoints_at(asked.path)) == absolute(root) else None
+    # The launcher hands on the run directory without links, and the job may name it through one.
+    return asked.step if asked and without_links(checkpoints_at(asked.path)) == without_links(root) else None
 
 
 def checkpoints_at(path: str) -> str:
