@@ -134,6 +134,12 @@ def test_no_such_bucket(bucket: str) -> None:
         take("s3://nowhere/run", "run")
 
 
+def test_a_bucket_that_no_store_may_have() -> None:
+    """A name that TensorStore refuses is an error in words, as is one that is not there."""
+    with pytest.raises(CheckpointError, match=r"s3://No_Bucket!/run cannot be used: .*bucket"):
+        take("s3://No_Bucket!/run", "run")
+
+
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     """It is an error in words."""
     (tmp_path / "file").touch()

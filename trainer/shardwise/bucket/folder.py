@@ -33,7 +33,8 @@ def description(root: str) -> dict[str, Any]:
     """Return TensorStore's description of a folder, whose bucket has to exist; CheckpointError for another kind."""
     url = urlsplit(root)
     if url.scheme in ("", "file"):
-        return {"driver": "file", "path": f"{Path(root if url.scheme == '' else url.path).absolute()}/"}
+        # TensorStore takes no `..`, and only the file system knows where one leads behind a link.
+        return {"driver": "file", "path": f"{Path(root if url.scheme == '' else url.path).resolve()}/"}
     if url.scheme in BUCKET_DRIVERS and url.netloc:
         prefix = url.path.strip("/")
         place = {"driver": BUCKET_DRIVERS[url.scheme], "bucket": url.netloc, "path": f"{prefix}/" if prefix else ""}

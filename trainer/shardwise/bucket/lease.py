@@ -45,10 +45,16 @@ class Lease:
         file: str = LEASE,
         field: str = "training.checkpoint.path",
     ) -> None:
-        """Hold nothing yet. A later start of the same run gives the same `run`; a job names `root` in `field`."""
+        """Hold nothing yet. A later start of the same run gives the same `run`; a job names `root` in `field`.
+
+        Raise CheckpointError for a root that can be none.
+        """
         self._root, self._file, self._field = root, file, field
         self._own = Holder(run=run, name=name, directory=directory, start=secrets.token_hex(8))
-        self._folder = open_folder(description(root))
+        try:
+            self._folder = open_folder(description(root))
+        except (ValueError, OSError) as error:
+            raise self._unusable(error) from error
         self._answer_seconds = ANSWER_SECONDS
         self._lock = threading.Lock()
         self._over = threading.Event()
@@ -68,13 +74,16 @@ class Lease:
         try:
             with_retries(partial(self._take, tell, beat), beat)
         except (ValueError, OSError) as error:
-            raise in_words(error, f"{self._root} cannot be used: {first_line(error)}", CheckpointError) from error
+            raise self._unusable(error) from error
         keeping = threading.Thread(target=self._keep, name="lease", daemon=True)
         keeping.start()
         try:
             yield self
         finally:
             self._give_back(keeping)
+
+    def _unusable(self, error: ValueError | OSError) -> Exception:
+        return in_words(error, f"{self._root} cannot be used: {first_line(error)}", CheckpointError)
 
     def _give_back(self, keeping: threading.Thread) -> None:
         """Say that the folder is free; if the store does not answer soon, leave the lease to get stale."""
