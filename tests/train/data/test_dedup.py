@@ -157,3 +157,19 @@ def test_many_small_files_take_no_more_looks_than_few(tmp_path: Path, monkeypatc
     assert made.index.num_removed == 10
     assert sum(part.train_documents for part in made.index.parts) == 30
     assert len(looks) == len(made.index.parts) == 1
+
+
+@pytest.mark.parametrize("part_bytes", [1 << 26, 3000, 2500, 2000])
+def test_ranges_behind_the_last_document_of_a_file_take_no_other_file_s_rows(tmp_path: Path, part_bytes: int) -> None:
+    """Blank lines and empty rows at the end of files: each repeat behind them is left out, and the store is made."""
+    (tmp_path / "a.jsonl").write_bytes(as_lines(ODD[:40]) + b"\n" * 3000)
+    (tmp_path / "b.jsonl").write_bytes(as_lines([*ODD[:40], *EVEN[:40]]))
+    parquet.write_table(
+        pa.table({"text": [*EVEN[:80], *[""] * 600]}), tmp_path / "c.parquet", row_group_size=80, compression="none"
+    )
+    parquet.write_table(pa.table({"text": EVEN[:80]}), tmp_path / "d.parquet")
+    data = Data.model_validate({"train": [{"name": "all", "paths": [f"{tmp_path}/*.*"]}], "dedup": "exact"})
+    (made,) = build(data, str(tmp_path / "tokens"), run=map, progress=nothing, part_bytes=part_bytes)
+
+    assert made.index.num_removed == 40 + 40 + 80
+    assert sum(part.train_documents for part in made.index.parts) == 40 + 80

@@ -154,7 +154,9 @@ def _with_hashes(
 
 
 def _pieces(task: PartTask, tokenizer: Tokenizer) -> Iterator[Piece]:
-    starts = [first + span.num_rows for span, (first, _) in zip(task.spans, task.file_rows, strict=True)]
+    # A range may begin behind the last document of its file: its rows are none, and not those of the next file.
+    ranges = zip(task.spans, task.file_rows, strict=True)
+    starts = [min(first + span.num_rows, stop) for span, (first, stop) in ranges]
     # All of the part at once: a look for the rows of one file takes dozens of requests to a bucket.
     _, end = task.file_rows[-1]
     removed = np.empty(0, np.int64) if task.removed is None else np.sort(task.removed.within(starts[0], end))
