@@ -287,8 +287,8 @@ assert COSTS["vmap"].sent_bytes > 3 * fsdp.sent_bytes, "a vmap hides the batch f
 # devices at once. The same three steps with its `loss`:
 
 # %%
-from shardwise.train.dropout import Dropout
 from shardwise.train.axes import COMPUTE, PARAMETERS
+from shardwise.train.dropout import Dropout
 from shardwise.train.layout import Layout
 from shardwise.train.loss import HeadLoss
 from shardwise.train.mesh import DATA

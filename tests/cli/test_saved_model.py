@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import re
+import shutil
 from contextlib import closing, nullcontext
 from functools import partial
 from pathlib import Path
@@ -194,6 +195,38 @@ def test_an_export_that_cannot_be_written(command: Command, tmp_path: Path, monk
     assert ended.code == ExitCode.STORAGE
     assert f"{out}: cannot be written (No space left on device)" in ended.error
     assert not [*out.parent.iterdir()]
+
+
+def test_an_export_refuses_the_tokenizer_of_another_model(command: Command, tmp_path: Path) -> None:
+    """One of another size is no other copy of the run's own: it would cut its tokens away, or name some it has not."""
+    _published("llama3", tmp_path)
+    own = tmp_path / "llama3" / "tokenizer.json"
+    for name, num_more in (("one-more", 1), ("many-more", 500)):
+        other = Tokenizer.from_file(str(own))
+        other.add_tokens([f"more{number}" for number in range(num_more)])
+        other.save(str(tmp_path / f"{name}.json"))
+    text = f"--set=training.data.train.0.paths=[{tmp_path}/text.txt]"
+    assert command("import", str(tmp_path / "llama3"), str(tmp_path / "run"), text).code == 0
+    out = tmp_path / "again" / "model.safetensors"
+    job = tmp_path / "run" / JOB_FILE
+
+    def given(name: str) -> tuple[int, str]:
+        ended = command("export", str(tmp_path / "run"), str(out), "--tokenizer", str(tmp_path / f"{name}.json"))
+        return ended.code, ended.error
+
+    code, error = given("many-more")
+    assert (code, "json: has 511 tokens, more than the 90 of the model" in error) == (ExitCode.BAD_INPUT, True)
+    assert given("one-more")[0] == 0  # the model knows more tokens than either, as published ones do
+    shutil.rmtree(out.parent)
+
+    job.write_text(re.sub(r"\n *vocabSize: \d+", "", job.read_text()))
+    code, error = given("one-more")
+    assert (code, "has 12 tokens, where the job's own has 11" in error) == (ExitCode.BAD_INPUT, True)
+    own.rename(tmp_path / "elsewhere.json")
+    code, error = given("many-more")
+    assert (code, "has 511 tokens, for which the table of tokens would have" in error) == (ExitCode.BAD_INPUT, True)
+    assert not out.exists()
+    assert given("elsewhere")[0] == 0
 
 
 def test_an_import_takes_the_folder_of_a_tokenizer(command: Command, tmp_path: Path) -> None:
