@@ -4,6 +4,8 @@ import errno
 import gzip
 import io
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -33,6 +35,16 @@ def write(path: Path, content: bytes = TEXT) -> Path:
 def read(pattern: Path | str) -> bytes:
     """All that the pattern's files hold, one after the other."""
     return b"".join(block for file in find_files([str(pattern)]) for block in read_blocks(file))
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[str]:
+    """A web server of a folder; gives its address."""
+    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
 
 
 def unlisted(monkeypatch: pytest.MonkeyPatch, folder: str, error: int) -> None:
@@ -276,10 +288,20 @@ def test_a_listing_that_gives_names_alone(tmp_path: Path) -> None:
     """Files that a web server lists have their sizes all the same: each is asked for."""
     write(tmp_path / "a.txt")
     write(tmp_path / "b.txt", b"other")
-    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        files = find_files([f"http://127.0.0.1:{server.server_port}/*.txt"])
-        server.shutdown()
+    with serving(tmp_path) as address:
+        files = find_files([f"{address}/*.txt"])
 
     assert [file.size_bytes for file in files] == [len(TEXT), len(b"other")]
+
+
+def test_an_address_with_a_query_has_the_format_of_its_path(tmp_path: Path) -> None:
+    """What a site appends to a link, such as `?download=true`, is no part of a name: lines stay lines, and unpacked."""
+    write(tmp_path / "a.jsonl.gz", gzip.compress(TEXT))
+    write(tmp_path / "b?c.txt")
+    with serving(tmp_path) as address:
+        url = f"{address}/a.jsonl.gz?download=true"
+        (file,) = find_files([url])
+        assert (file.url, file.suffixes) == (url, (".jsonl", ".gz"))
+        assert read(url) == TEXT
+    (local,) = find_files([f"{tmp_path}/b?c.txt"])
+    assert local.suffixes == (".txt", "")

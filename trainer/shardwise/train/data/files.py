@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
+from urllib.parse import urlsplit
 
 import fsspec
 from fsspec.asyn import AsyncFileSystem
@@ -43,7 +44,9 @@ class DataFile:
     @property
     def suffixes(self) -> tuple[str, str]:
         """Return the format and the compression suffix in lower case, e.g. (".jsonl", ".gz") or (".txt", "")."""
-        path = PurePosixPath(self.url.lower())
+        url = self.url.lower()
+        # The query of a web address is no part of a name; of a path and an object it is.
+        path = PurePosixPath(urlsplit(url).path if url.startswith(("http://", "https://")) else url)
         if path.suffix in DECOMPRESSORS:
             return PurePosixPath(path.stem).suffix, path.suffix
         return path.suffix, ""
