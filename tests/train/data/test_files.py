@@ -70,6 +70,53 @@ def test_globs_are_recursive_sorted_and_without_repeats(tmp_path: Path) -> None:
     assert [file.named for file in files] == [True, False, False]
 
 
+def matched(folder: Path, *patterns: str) -> list[str]:
+    """What patterns below a folder match, by the paths from there."""
+    return [file.url.removeprefix(f"{folder}/") for file in find_files(f"{folder}/{pattern}" for pattern in patterns)]
+
+
+def test_a_glob_enters_links_to_folders(tmp_path: Path) -> None:
+    """A folder that is a link to another disk has its files found, and one that leads back here ends no search."""
+    for name in ("data/a/1.txt", "disk/2.txt", "disk/b/3.txt"):
+        write(tmp_path / name)
+    (tmp_path / "data/linked").symlink_to(tmp_path / "disk")
+    (tmp_path / "disk/b/back").symlink_to(tmp_path / "data")
+    (tmp_path / "data/circle").symlink_to("circle")
+    (tmp_path / "data/nowhere.txt").symlink_to("nothing")
+
+    everything = ["data/a/1.txt", "data/linked/2.txt", "data/linked/b/3.txt"]
+    assert matched(tmp_path, "data/**/*.txt") == matched(tmp_path, "data/**") == everything
+    assert matched(tmp_path, "data/*/*.txt") == ["data/a/1.txt", "data/linked/2.txt"]
+    assert matched(tmp_path, "data/**/**/*/1.txt", "data/a/**/**/1.txt") == ["data/a/1.txt"]
+    assert matched(tmp_path, "data/**/b/*.txt") == matched(tmp_path, "data/**/**/b/*") == ["data/linked/b/3.txt"]
+    assert matched(tmp_path, "data/l*/[!3].txt", "data/linked/b/?.txt") == ["data/linked/2.txt", "data/linked/b/3.txt"]
+
+
+def test_hidden_files_are_found_by_name_alone(tmp_path: Path) -> None:
+    """What editors and notebooks leave beside a text is no data, unless the dot is written out."""
+    for name in ("a.txt", ".a.txt", ".a.txt.swp", ".kept/b.txt", "deep/.ipynb_checkpoints/a-checkpoint.txt"):
+        write(tmp_path / name)
+
+    for pattern in ("*", "**", "**/*.txt", "*.txt", "?*.txt"):
+        assert matched(tmp_path, pattern) == ["a.txt"]
+    assert matched(tmp_path, ".kept/*") == matched(tmp_path, ".k*/*.txt") == [".kept/b.txt"]
+    assert matched(tmp_path, "*/.ipynb_checkpoints/*") == ["deep/.ipynb_checkpoints/a-checkpoint.txt"]
+    assert matched(tmp_path, ".a.txt", ".*.swp") == [".a.txt", ".a.txt.swp"]
+
+
+def test_a_file_comes_once_however_its_path_is_written(tmp_path: Path) -> None:
+    """Two ways to one file do not train on it twice; it keeps the format of the path that is given."""
+    write(tmp_path / "data/a.txt")
+    write(tmp_path / "blobs/0123")
+    (tmp_path / "data/b.jsonl").symlink_to(tmp_path / "blobs/0123")
+    (tmp_path / "again").symlink_to(tmp_path / "data")
+
+    files = find_files(f"{tmp_path}/{each}" for each in ("data/*", "data/../data/a.txt", "data//a.txt", "again/*"))
+
+    assert [Path(file.url).name for file in files] == ["b.jsonl", "a.txt"]
+    assert [file.named for file in files] == [False, True]
+
+
 @pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("depth", ["*/*", "**"])
 def test_a_folder_that_cannot_be_listed_is_not_left_out(

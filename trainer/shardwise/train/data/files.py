@@ -5,6 +5,7 @@ It knows nothing of documents, tokens or the cache. A file is never held whole: 
 
 import gzip
 import json
+import os
 import zlib
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -18,9 +19,11 @@ import fsspec
 from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
+from shardwise.job.paths import is_url
 from shardwise.protocol.errors import DataError, ShardwiseError
 from shardwise.protocol.storage import in_words, reason_of, with_retries
 from shardwise.train.data.compression import BLOCK_BYTES, DECOMPRESSORS, CorruptZstdError, plain_blocks
+from shardwise.train.data.globs import local_files
 from shardwise.train.data.steady import Steady
 
 _SAVED_STATE = "state.json"
@@ -55,15 +58,17 @@ class DataFile:
 def find_files(patterns: Iterable[str]) -> tuple[DataFile, ...]:
     """Return the files that the patterns match, each once, sorted by address.
 
-    A pattern is a path, a glob (`*`, `?`, `[]`, and `**` for any number of folders), or a folder of `datasets`.
+    A pattern is a path, a glob (`*`, `?`, `[]`, and `**` for any number of folders), or a folder of `datasets`. A file
+    of this machine to which several paths lead, through links or written otherwise, has the first of its addresses.
     Raise DataError for a pattern that matches no file, a folder, or storage that cannot be reached.
     """
     found: dict[str, DataFile] = {}
     for pattern in patterns:
         for file in _match(pattern):
-            if file.url not in found or file.named:  # a file that the job names must not be empty
-                found[file.url] = file
-    return tuple(found[url] for url in sorted(found))
+            real = file.url if is_url(file.url) else os.path.realpath(file.url)
+            # A file that the job names must not be empty.
+            found[real] = min(found.get(real, file), file, key=lambda each: (not each.named, each.url))
+    return tuple(sorted(found.values(), key=lambda each: each.url))
 
 
 def read_blocks(file: DataFile) -> Generator[bytes, None, None]:
@@ -151,10 +156,10 @@ def _is_file(filesystem: Any, path: str) -> bool:
 
 def _matches(filesystem: Any, path: str) -> dict[str, Mapping[str, Any]]:
     """Return the files that a glob matches, and what the listing says of each."""
+    if isinstance(filesystem, LocalFileSystem):
+        return {match: {} for match in local_files(path)}
     _let_walk_raise(filesystem)
     found: dict[str, Mapping[str, Any]] = filesystem.glob(path, detail=True)
-    if isinstance(filesystem, LocalFileSystem):  # whose listing does not say what a link leads to
-        return {match: found[match] for match in found if Path(match).is_file()}
     # Not a look at each: a bucket's client sends a request for it, or goes through the whole listing again.
     files = (match for match, properties in found.items() if properties["type"] == "file")
     return {match: found[match] for match in files if not match.endswith("/")}  # which stands for a folder
@@ -164,13 +169,11 @@ def _let_walk_raise(filesystem: Any) -> None:
     """Let its walk raise what keeps a folder from being listed, at any depth.
 
     fsspec passes such a folder over, and data would be fewer without a word; what asks it to raise is handed to no
-    folder below the first. Still passed over: what is gone, and on this machine what only others may read, such as
-    the `lost+found` of a volume.
+    folder below the first. Still passed over: what is gone.
     """
-    passed = (FileNotFoundError, PermissionError) if isinstance(filesystem, LocalFileSystem) else FileNotFoundError
 
     def judge(error: OSError) -> None:
-        if not isinstance(error, passed):
+        if not isinstance(error, FileNotFoundError):
             raise error
 
     name = "_walk" if isinstance(filesystem, AsyncFileSystem) else "walk"
