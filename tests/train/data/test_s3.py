@@ -179,3 +179,15 @@ def test_what_cannot_be_read_is_refused_by_its_address(bucket: Bucket, path: str
 
     with pytest.raises(DataError, match=words):
         [list(read_blocks(file)) for file in find_files([path])]
+
+
+def test_a_store_in_a_bucket_that_is_not_there_is_refused_in_words(bucket: Bucket, tmp_path: Path) -> None:
+    """Whoever writes there is told which address, and that it is the bucket: nothing is wrong with the data."""
+    (tmp_path / "a.txt").write_text("text")
+    data = Data.model_validate({"train": [{"name": "text", "paths": [f"{tmp_path}/a.txt"]}]})
+    to = f"{bucket.url}-that-is-not-there"
+
+    with pytest.raises(DataError, match=rf"cannot write '?{to}/tokens/.*bucket does not exist.* check the address"):
+        build(data, f"{to}/tokens", run=map, progress=lambda *_: None)
+    folder = Folder(to)
+    assert (folder.read("a.txt"), folder.size("a.txt"), folder.sizes(), folder.exists()) == (None, None, {}, False)

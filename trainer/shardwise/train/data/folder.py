@@ -90,7 +90,7 @@ class Folder:
                 with self._using("write", name):
                     with_retries(partial(self._filesystem.put_file, str(made), self._inside(name)))
             return
-        with self._using("write", name, OSError):
+        with self._using("write", name, OSError, (FileNotFoundError,)):
             self.local.mkdir(parents=True, exist_ok=True)
             made = self.local / f"{name}.{secrets.token_hex(8)}{_PARTIAL}"
             try:
@@ -109,11 +109,19 @@ class Folder:
         return f"{self._path}/{name}"
 
     @contextmanager
-    def _using(self, verb: str, name: str = "", raised: type[Exception] = Exception) -> Iterator[None]:
+    def _using(
+        self,
+        verb: str,
+        name: str = "",
+        raised: type[Exception] = Exception,
+        passed: tuple[type[Exception], ...] = (),
+    ) -> Iterator[None]:
         """Turn what a storage back end raises, each of which has classes of its own, into an error of ours."""
         try:
             yield
-        except (ShardwiseError, FileNotFoundError):
+        except ShardwiseError:
+            raise
+        except passed:
             raise
         except raised as error:
             words = (
