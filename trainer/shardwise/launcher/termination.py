@@ -1,11 +1,11 @@
 """The termination record of an agent in a pod, made from the files of the run directory."""
 
-import json
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
+from shardwise.launcher.leader.metrics_record import record_of
 from shardwise.launcher.leader.result import read_summary
 from shardwise.launcher.system.lines import GrowingFile, size_of
 from shardwise.protocol.contract import METRICS, Cause, ExitCode
@@ -20,23 +20,27 @@ _METRICS_BYTES = 4 << 20  # the end of the metrics, in which the last save is lo
 def termination_record(directory: Path, host: int, code: int | None, message: str = "") -> TerminationRecord:
     """Return the record of an agent that ended with the run's exit code, or alone: without a code, for `message`.
 
-    A volume that cannot be read now, nor soon after, takes from it what the run has reached, and not how it ended.
+    A volume that cannot be read now, nor soon after, takes from it what the run has reached, and not how it ended. What
+    a program has written in place of a figure takes that figure alone.
     """
     left = _Left()
     with passing_over():
         left = with_retries(partial(_Left.read, directory))
     record, summary, end = left.record, left.summary, left.end
     result = record.result if record and code is not None else None
-    return TerminationRecord(
+    reached = {
+        "step": end.step.get("step", 0),
+        "steps": summary.get("of") or 0,  # a program need not say how many it has
+        "loss": _text(end.step.get("loss")),
+        "held_out_loss": _text(end.evaluated.get("heldOutLoss")),
+        "checkpoint_step": end.saved.get("step"),
+        "digest": summary.get("digest"),
+    }
+    return TerminationRecord.of_what_fits(
+        reached,
         code=code,
         host=host,
         attempt=record.attempt if record else None,
-        step=end.step.get("step", 0),
-        steps=summary.get("of", 0),
-        loss=_text(end.step.get("loss")),
-        held_out_loss=_text(end.evaluated.get("heldOutLoss")),
-        checkpoint_step=end.saved.get("step"),
-        digest=summary.get("digest"),
         restarts=record.restarts if record else {},
         goodput={name: round(seconds, 3) for name, seconds in record.goodput.items()} if record else {},
         cause=result.cause if result else None,
@@ -54,7 +58,7 @@ def refused(host: int, error: ShardwiseError) -> TerminationRecord:
     return TerminationRecord(code=code, host=host, cause=cause, message=str(error))
 
 
-def _text(number: float | None) -> str | None:
+def _text(number: object) -> str | None:
     return None if number is None else str(number)
 
 
@@ -84,8 +88,8 @@ def _end_of(metrics: Path) -> _End:
     end = _End()
     offset = max(0, size_of(metrics) - _METRICS_BYTES)
     for line in GrowingFile(metrics, offset).lines()[1 if offset else 0 :]:  # the first may be the end of one
-        record = json.loads(line)
-        name = record.get("event", "step")
+        record = record_of(line)
+        name = record.get("event", "step") if record else None
         if name in vars(end):
             setattr(end, name, record)
     return end

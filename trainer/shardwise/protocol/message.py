@@ -1,6 +1,8 @@
 """The base of all messages that processes exchange as JSON, and the bounds of what is read from another machine."""
 
-from typing import Annotated, Self
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
@@ -26,6 +28,25 @@ class Message(BaseModel):
         validate_by_alias=True,
         serialize_by_alias=True,
     )
+
+    @classmethod
+    def of_what_fits(cls, given: Mapping[str, Any], **own: Any) -> Self:
+        """Return a message with these own fields, and with those of the given ones that it may have.
+
+        What is given is of a program, which may write what it likes: each other field has its default.
+        """
+        try:
+            return cls.model_validate({**given, **own})
+        except ValidationError:
+            fitting = {name: value for name, value in given.items() if cls._takes({**own, name: value})}
+            return cls.model_validate({**fitting, **own})
+
+    @classmethod
+    def _takes(cls, fields: Mapping[str, Any]) -> bool:
+        with suppress(ValidationError):
+            cls.model_validate(fields)
+            return True
+        return False
 
     @classmethod
     def loads(cls, text: str) -> Self | None:

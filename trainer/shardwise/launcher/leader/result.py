@@ -63,12 +63,12 @@ def hosts_released(message: str) -> RunResult:
 
 
 def read_summary(directory: Path) -> dict[str, Any]:
-    """Read the summary; empty before the first."""
+    """Read the summary; empty before the first, and if a program has left something else under its name."""
     try:
-        read: dict[str, Any] = json.loads((directory / SUMMARY).read_text(encoding="utf-8"))
+        read = json.loads((directory / SUMMARY).read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):  # the trainer writes it anew, or there is nothing to keep
         return {}
-    return read
+    return read if isinstance(read, dict) else {}
 
 
 def complete_summary(
