@@ -10,6 +10,9 @@ from tests.launcher.conftest import JOB
 
 from shardwise.job.load import load
 from shardwise.launcher.leader.state import LeaderState
+from shardwise.launcher.system import lines
+from shardwise.protocol.contract import METRICS
+from shardwise.train.metrics import MetricsLog
 
 
 def state_in(directory: Path, overrides: tuple[str, ...] = (), **config: Any) -> LeaderState:
@@ -53,3 +56,21 @@ def test_time_in_a_queue_does_not_count(
     monkeypatch.setattr(time, "time", lambda: now + 3600)
     assert state.deadline_seconds == pytest.approx(left, abs=5), "a clock that is set is no time"
     assert state_in(tmp_path, **config).deadline_seconds is None
+
+
+@pytest.mark.parametrize("whole", ["", '{"step": 1, "stepSeconds": 0.1}\n'])
+@pytest.mark.parametrize("piece_bytes", [4, 1 << 20])
+def test_a_line_that_was_cut_short_before_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: str, piece_bytes: int
+) -> None:
+    """The trainers remove it, and what they write in its place is read from its beginning."""
+    monkeypatch.setattr(lines, "_PIECE_BYTES", piece_bytes)
+    (tmp_path / METRICS).write_text(whole + '{"step": 2, "lo')
+    state = state_in(tmp_path)
+    log = MetricsLog(tmp_path / METRICS)
+    log.write({"event": "restored", "step": 1, "attempt": 3})
+    log.close()
+    state.metrics.read()
+
+    assert state.record.metrics_offset == len(whole)
+    assert (state.metrics.attempt, state.metrics.first_step) == (3, 1)

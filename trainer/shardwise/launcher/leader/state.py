@@ -21,7 +21,7 @@ from shardwise.launcher.leader.members import Members
 from shardwise.launcher.leader.metrics_tail import MetricsTail
 from shardwise.launcher.leader.stragglers import Stragglers
 from shardwise.launcher.leader.watchdog import Baseline
-from shardwise.launcher.system.lines import size_of
+from shardwise.launcher.system.lines import end_of_lines, size_of
 from shardwise.protocol.contract import METRICS
 from shardwise.protocol.leader_record import LeaderRecord
 from shardwise.protocol.run_status import RunPhase, StuckHost
@@ -167,7 +167,7 @@ def _taken_over(config: AgentConfig) -> LeaderRecord:
         started_at=config.started_at,
         attempt=before.attempt if before else None,
         restarts=before.restarts if before else {},
-        metrics_offset=size_of(config.directory / METRICS),
+        metrics_offset=end_of_lines(config.directory / METRICS),  # the trainers cut off what a kill has left of one
         phases={"spawn": time.time() - config.started_at},
     )
 

@@ -5,6 +5,8 @@ from pathlib import Path
 
 from shardwise.protocol.bounded_log import OlderPart, content_of
 
+_PIECE_BYTES = 1 << 20
+
 
 class GrowingFile:
     """What is appended to a file after its first `offset` bytes. The file need not exist yet.
@@ -69,3 +71,15 @@ class GrowingLog(GrowingFile):
 def size_of(path: Path) -> int:
     """Return the size of a file in bytes; 0 if it does not exist."""
     return path.stat().st_size if path.exists() else 0
+
+
+def end_of_lines(path: Path) -> int:
+    """Return the byte after a file's last whole line; 0 if it has none. Of a long file only the end is read."""
+    end = size_of(path)
+    while end > 0:
+        start = max(0, end - _PIECE_BYTES)
+        found = content_of(path, start, end - start).rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+        end = start
+    return 0
