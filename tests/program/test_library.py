@@ -106,6 +106,32 @@ def test_no_step_is_charged_for_a_save(tmp_path: Path) -> None:
     assert seconds < float(out)
 
 
+TOO_MANY = """
+import sys, shardwise
+from shardwise.protocol.errors import UsageError
+def refused(call):
+    try:
+        call()
+    except UsageError as error:
+        print(error)
+refused(lambda: shardwise.init(steps=sys.maxsize))
+shardwise.init(steps=2**31 - 1)
+refused(lambda: shardwise.report(step=3_000_000_000))
+shardwise.report(step=2**31 - 1)
+"""
+
+
+def test_steps_beyond_what_a_status_holds(tmp_path: Path) -> None:
+    """They are refused in words, and the script may go on with others."""
+    code, out, error = ended(start(tmp_path, TOO_MANY))
+    assert (code, error) == (0, "")
+    assert out.splitlines() == [
+        "init(steps=9223372036854775807): expected at most 2147483647; leave it out if the run has no end",
+        "report(step=3000000000): expected a step of at most 2147483647",
+    ]
+    assert summary(tmp_path)["steps"] == 2**31 - 1
+
+
 def test_sigterm_saves(tmp_path: Path) -> None:
     """SIGTERM: it saves after the step it is in, and ends with the code that says so; nothing is lost."""
     process = start(tmp_path, COUNTS, "100000")

@@ -92,6 +92,16 @@ def test_a_summary_that_is_not_there_or_half_written_is_empty(tmp_path: Path) ->
     assert absent == read_summary(tmp_path) == {}
 
 
+def test_a_program_s_own_file_under_the_name_of_the_summary(tmp_path: Path) -> None:
+    """It is no summary, and the run ends with one."""
+    (tmp_path / SUMMARY).write_text('[{"accuracy": 0.9}]')
+    before = read_summary(tmp_path)
+    complete_summary(tmp_path, before, "name", RunResult(code=0, message=""), {"hosts": 2})
+
+    assert before == {}
+    assert json.loads((tmp_path / SUMMARY).read_text()) == {"name": "name", "status": "complete", "hosts": 2}
+
+
 @pytest.mark.parametrize(
     ("ending", "code", "exit_", "tail"),
     [

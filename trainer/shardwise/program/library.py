@@ -21,6 +21,7 @@ from shardwise.program import endings, exits
 from shardwise.program.run import Run
 from shardwise.protocol.contract import progress_name
 from shardwise.protocol.errors import UsageError
+from shardwise.protocol.message import MAX_INT32
 from shardwise.protocol.program import Place
 from shardwise.protocol.takeover import hold, next_attempt
 from shardwise.train.jax_private import load_in_order
@@ -45,13 +46,13 @@ def init(
     once, with the exit code of its cause. So does `sys.exit`, with the code that it is given, unless that is 0.
 
     Args:
-        steps: of the whole run; with it the status has the time left.
+        steps: of the whole run, at most 2**31 - 1; with it the status has the time left.
         save_every_seconds: how often `should_save` says so by itself; None for never.
         keep: how many checkpoints stay.
         directory: of a script that is run by itself; `runs/NAME` if left out. `shardwise run` gives its own.
 
     Raises:
-        UsageError: it was called before, or after JAX was used, or not in the main thread.
+        UsageError: it was called before, or after JAX was used, or not in the main thread, or with too many steps.
         PeerError: another process did not come.
         RunDirectoryError: another live run uses the directory, or it cannot be written.
 
@@ -61,6 +62,8 @@ def init(
         raise UsageError("shardwise.init() was called before; call it once, at the beginning of the script")
     if threading.current_thread() is not threading.main_thread():
         raise UsageError("shardwise.init() was called in a thread; only the main thread can take signals")
+    if steps is not None and steps > MAX_INT32:
+        raise UsageError(f"init(steps={steps}): expected at most {MAX_INT32}; leave it out if the run has no end")
     sys.excepthook = _failed
     # XLA reads them when the first device is asked for; what is there already wins.
     os.environ["XLA_FLAGS"] = " ".join((*COLLECTIVE_TIMEOUT_FLAGS, os.environ.get("XLA_FLAGS", ""))).strip()
@@ -84,13 +87,16 @@ def report(*, step: SupportsIndex, **metrics: Any) -> None:
     """Report that a step is complete, or is with the devices: every process calls it once after each step.
 
     Args:
-        step: how many steps the run has now, from 1 on; a whole number of Python, numpy or JAX.
+        step: how many steps the run has now, from 1 to 2**31 - 1; a whole number of Python, numpy or JAX.
         metrics: `loss` and whatever else; numbers, or arrays of JAX that every process holds whole. An array is waited
             for one step later, so that the devices are never idle. `grad_norm`, `tokens_per_second` and `mfu` are shown
             as the trainer's are; `step_seconds` is measured, and no name for another number.
 
     """
-    current().report(whole("report", step), metrics)
+    number = whole("report", step)
+    if number > MAX_INT32:  # no status could hold it
+        raise UsageError(f"report(step={number}): expected a step of at most {MAX_INT32}")
+    current().report(number, metrics)
 
 
 def should_save() -> bool:

@@ -5,11 +5,11 @@ leader, which need not read them again.
 """
 
 import asyncio
-import json
 from collections import deque
 from pathlib import Path
 from typing import Any
 
+from shardwise.launcher.leader.metrics_record import record_of
 from shardwise.launcher.leader.step_times import StepTimes
 from shardwise.launcher.system.lines import GrowingFile
 from shardwise.protocol.contract import METRICS
@@ -69,7 +69,8 @@ class MetricsTail:
         """Take in some of the lines, and return as `read`; OSError if that fails."""
         before = self.checkpoint
         for line in self._file.lines():
-            self._take(json.loads(line))
+            if record := record_of(line):
+                self._take(record)
         if self.checkpoint != before and self.committed >= 0:
             self.known = self._sum()
         return self._file.behind
@@ -95,12 +96,12 @@ class MetricsTail:
             self._times.saved(record["step"])
             self.failed_saves = None
             self.checkpoint = CheckpointStatus(
-                step=record["step"], saved_at=record.get("savedAt"), seconds=record["durableSeconds"]
+                step=record["step"], saved_at=record.get("savedAt"), seconds=record.get("durableSeconds")
             )
         elif event == "evaluated":
             self.held_out_loss = record.get("heldOutLoss")
         elif event == "saveFailed":
-            self.failed_saves = FailedSaves(in_a_row=record["inARow"], reason=record["reason"])
+            self.failed_saves = FailedSaves(in_a_row=record.get("inARow", 1), reason=record.get("reason", ""))
 
     def _begun(self, step: int, attempt: int) -> None:
         self.attempt, self.first_step, self.stepped = attempt, step, False

@@ -143,7 +143,8 @@ class StatusPublisher:
         of = state.job.spec.num_steps or metrics.of
         reports = {host: received.report for host, received in state.channel.reports.items()}
         reports[0] = state.host.report()
-        eta = eta_seconds(metrics.last.get("step"), of, metrics.recent_seconds)
+        left = eta_seconds(metrics.last.get("step"), of, metrics.recent_seconds)
+        known = {"held_out_loss": metrics.held_out_loss, "of": of, "etaSeconds": left}  # a program may report such too
         return RunStatus(
             name=state.job.metadata.name,
             phase=self._phase(),
@@ -154,9 +155,7 @@ class StatusPublisher:
             joined=_joined(reports.values(), is_program=state.job.spec.program is not None),
             hosts=tuple(HostStatus.of(reports[host]) for host in sorted(reports)),
             slowest_host=self._slow.host if self._slow else None,
-            progress=RunProgress.model_validate(
-                {**metrics.last, "held_out_loss": metrics.held_out_loss, "of": of, "eta_seconds": eta}
-            ),
+            progress=RunProgress.of_what_fits({**metrics.last, **known}),
             checkpoint=_with_age(metrics.checkpoint, time.time()),
             failed_saves=metrics.failed_saves,
             goodput=state.goodput,
