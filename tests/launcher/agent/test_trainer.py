@@ -39,6 +39,14 @@ def refuse():
 os.fork = refuse
 """
 BUSY = "while True: pass"
+SHORT_CHILD = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
+IN_SHORT_CHILDREN = f"""
+import os, subprocess, sys, time
+for number in range(2):
+    subprocess.run([sys.executable, "-c", {SHORT_CHILD!r}], check=True)
+print("worked", flush=True)
+time.sleep(600)
+"""
 
 
 def orders(folder: Path, attempt: int = 0, code: int | None = None) -> Orders:
@@ -225,6 +233,16 @@ def test_work_is_seen_and_its_end_too(tmp_path: Path) -> None:
         assert trainer.cpu_seconds == 0.0
 
     with_trainer(tmp_path, BUSY, look)
+
+
+def test_the_work_of_children_that_have_ended(tmp_path: Path) -> None:
+    """It counts for the family, as that of those which live; for the process itself it does not."""
+
+    async def look(trainer: Trainer) -> None:
+        await until(lambda: "worked" in log_path(tmp_path, 0, 0).read_text())
+        assert trainer.family_cpu_seconds >= trainer.cpu_seconds + 0.6
+
+    with_trainer(tmp_path, IN_SHORT_CHILDREN, look)
 
 
 def test_a_process_that_does_not_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

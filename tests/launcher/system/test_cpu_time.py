@@ -25,6 +25,19 @@ def test_a_resumed_process_works_again() -> None:
     assert activity.resting_seconds(now=51.0) == 0.0
 
 
+def test_a_process_of_several_that_ends() -> None:
+    """Its time may be missing from then on: that it ended is no rest, and what the others use counts at once."""
+    activity = CpuActivity(now=0.0)
+    activity.observe(500.0, now=1.0)
+    activity.observe(0.0, now=20.0)
+    assert activity.resting_seconds(now=20.0) == 0.0
+
+    activity.observe(0.0, now=39.0)
+    assert activity.resting_seconds(now=39.0) == 19.0
+    activity.observe(0.5, now=40.0)
+    assert activity.resting_seconds(now=40.0) == 0.0
+
+
 def test_observations_in_quick_succession_do_not_count() -> None:
     """A share is only taken over a second, because the kernel counts in hundredths."""
     activity = CpuActivity(now=0.0)

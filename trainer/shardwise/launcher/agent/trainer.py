@@ -25,6 +25,7 @@ GONE_WITHIN_SECONDS = 30.0
 _LOOK_SECONDS = 0.05
 _STACKS_SECONDS = 2.0
 _USED = slice(11, 13)  # utime and stime, where the state is 0
+_USED_WITH_ENDED = slice(11, 15)  # with cutime and cstime, of the children that have ended
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _SIGNALS = {"stop": STOP_SIGNAL, "save": SAVE_SIGNAL}
 
@@ -66,12 +67,15 @@ class Trainer:
 
     @property
     def family_cpu_seconds(self) -> float:
-        """Return the same together with its descendants': a program may be a script that waits for another one."""
+        """Return the same together with its descendants': a program may be a script that waits for others.
+
+        Those that have ended count on, as far as one that lives has waited for them.
+        """
         try:
             family = psutil.Process(self.pid).children(recursive=True)
         except psutil.NoSuchProcess:
             return 0.0
-        return self.cpu_seconds + sum(_cpu_seconds(child.pid) for child in family)
+        return sum(_cpu_seconds(pid, _USED_WITH_ENDED) for pid in (self.pid, *(child.pid for child in family)))
 
     @property
     def log_bytes(self) -> int:
@@ -145,9 +149,9 @@ def _stat(pid: int) -> list[str]:
     return text.rpartition(")")[2].split()
 
 
-def _cpu_seconds(pid: int) -> float:
+def _cpu_seconds(pid: int, which: slice = _USED) -> float:
     fields = _stat(pid)
-    return sum(map(int, fields[_USED])) / _TICKS_PER_SECOND if fields else 0.0
+    return sum(map(int, fields[which])) / _TICKS_PER_SECOND if fields else 0.0
 
 
 def tail(log: Path) -> str:

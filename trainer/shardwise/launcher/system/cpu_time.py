@@ -9,7 +9,7 @@ _WINDOW_SECONDS = 1.0  # the kernel counts in hundredths of a second, so a share
 
 
 class CpuActivity:
-    """The processor time of one process, from `now` (monotonic seconds) on."""
+    """The processor time of one process, or of several together, from `now` (monotonic seconds) on."""
 
     def __init__(self, now: float) -> None:
         """Assume at first that the process works."""
@@ -17,11 +17,15 @@ class CpuActivity:
         self._cpu_seconds = 0.0
 
     def observe(self, cpu_seconds: float, now: float) -> None:
-        """Take in how much processor time the process has used since its start."""
+        """Take in how much processor time has been used since the start.
+
+        If it is less than before, one of several has ended with what it had used: that is no rest either.
+        """
         passed = now - self._since
         if passed < _WINDOW_SECONDS:
             return
-        if cpu_seconds - self._cpu_seconds >= _SHARE * passed:
+        used = cpu_seconds - self._cpu_seconds
+        if used >= _SHARE * passed or used < 0:
             self._worked_at = now
         self._since, self._cpu_seconds = now, cpu_seconds
 
