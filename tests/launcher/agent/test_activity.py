@@ -17,6 +17,12 @@ class Seen:
     cpu_seconds: float = 0.0
     family_cpu_seconds: float = 0.0
     log_bytes: int = 0
+    reporting_cpu_seconds: float = 0.0
+
+    def cpu_seconds_of(self, pid: int) -> float:
+        """Return what the process that reports has used, which a script may have started."""
+        assert pid == record(0.0).pid
+        return self.reporting_cpu_seconds
 
 
 def record(at: float) -> Progress:
@@ -37,7 +43,7 @@ def record(at: float) -> Progress:
 ONE_SECOND = {
     "nothing": Seen(),
     "output": Seen(log_bytes=10),
-    "work": Seen(cpu_seconds=0.5, family_cpu_seconds=0.5),
+    "work": Seen(cpu_seconds=0.5, family_cpu_seconds=0.5, reporting_cpu_seconds=0.5),
     "work of a child": Seen(family_cpu_seconds=0.5),
 }
 
@@ -80,3 +86,13 @@ def test_a_program_that_reports_rests_by_itself() -> None:
         activity.observe(cast("Trainer", seen), record(0.0), float(second))
 
     assert activity.resting_seconds(60.0) == 60.0
+
+
+def test_a_program_that_a_script_has_started() -> None:
+    """Once it reports, its work counts, which is a compilation at first, and not that of the script that waits."""
+    activity, seen = Activity(0.0, is_program=True), Seen()
+    for second in range(1, 61):
+        seen = replace(seen, family_cpu_seconds=float(second), reporting_cpu_seconds=float(second))
+        activity.observe(cast("Trainer", seen), record(0.0), float(second))
+
+    assert activity.resting_seconds(60.0) == 0.0

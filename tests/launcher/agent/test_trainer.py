@@ -245,6 +245,22 @@ def test_the_work_of_children_that_have_ended(tmp_path: Path) -> None:
     with_trainer(tmp_path, IN_SHORT_CHILDREN, look)
 
 
+def test_the_work_of_one_process_of_a_family(tmp_path: Path) -> None:
+    """It is told apart from that of the others; of a number that is of no process there, all of them are meant."""
+
+    async def look(trainer: Trainer) -> None:
+        await until(lambda: len(psutil.Process(trainer.pid).children()) == 1)
+        (child,) = psutil.Process(trainer.pid).children()
+        await until(lambda: trainer.cpu_seconds_of(child.pid) >= 0.2)
+        assert trainer.cpu_seconds_of(trainer.pid) < trainer.cpu_seconds_of(child.pid)
+        assert trainer.cpu_seconds_of(os.getpid()) >= 0.2
+        os.kill(child.pid, signal.SIGSTOP)
+        await until(lambda: child.status() == psutil.STATUS_STOPPED)
+        assert trainer.cpu_seconds_of(os.getpid()) == trainer.family_cpu_seconds
+
+    with_trainer(tmp_path, f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {BUSY!r}])", look)
+
+
 def test_a_process_that_does_not_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever ends it hears, within a bound, which process survives SIGKILL; it is waited for again when it may go."""
     monkeypatch.setattr(module, "GONE_WITHIN_SECONDS", 0.1)

@@ -22,9 +22,16 @@ class Activity:
     def observe(self, trainer: Trainer, progress: Progress | None, now: float) -> None:
         """Notice what it has done since the last call; `progress` is its last record."""
         silent = self._is_program and progress is None
-        self._cpu.observe(trainer.family_cpu_seconds if silent else trainer.cpu_seconds, now)
+        self._cpu.observe(self._used(trainer, progress), now)
         if silent and trainer.log_bytes != self._log_bytes:
             self._log_bytes, self._wrote_at = trainer.log_bytes, now
+
+    def _used(self, trainer: Trainer, progress: Progress | None) -> float:
+        """Return the processor time of the one that counts: of a program the process that reports, of a silent all."""
+        if not self._is_program:
+            return trainer.cpu_seconds
+        # The agent's own child may be a script, which waits for the process that reports.
+        return trainer.cpu_seconds_of(progress.pid) if progress else trainer.family_cpu_seconds
 
     def resting_seconds(self, now: float) -> float:
         """Return for how long it has hardly used a processor."""

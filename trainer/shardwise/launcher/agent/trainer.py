@@ -71,11 +71,13 @@ class Trainer:
 
         Those that have ended count on, as far as one that lives has waited for them.
         """
-        try:
-            family = psutil.Process(self.pid).children(recursive=True)
-        except psutil.NoSuchProcess:
-            return 0.0
-        return sum(_cpu_seconds(pid, _USED_WITH_ENDED) for pid in (self.pid, *(child.pid for child in family)))
+        return sum(_cpu_seconds(pid, _USED_WITH_ENDED) for pid in self._family())
+
+    def cpu_seconds_of(self, pid: int) -> float:
+        """Return what one of them has used; what all have if it is not one of them, as in a container of its own."""
+        if pid == self.pid or pid in self._family():
+            return _cpu_seconds(pid)
+        return self.family_cpu_seconds
 
     @property
     def log_bytes(self) -> int:
@@ -135,6 +137,12 @@ class Trainer:
         """Close the handles of an ended process."""
         os.close(self._handle)
         self._channel.close()
+
+    def _family(self) -> list[int]:
+        """Return the numbers of the process and of its descendants; none when it is gone."""
+        with suppress(psutil.NoSuchProcess):
+            return [self.pid, *(child.pid for child in psutil.Process(self.pid).children(recursive=True))]
+        return []
 
     def _send(self, number: signal.Signals) -> None:
         send_signal(self._handle, number)
