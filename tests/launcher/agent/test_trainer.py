@@ -39,6 +39,13 @@ def refuse():
 os.fork = refuse
 """
 BUSY = "while True: pass"
+HEEDS = """
+import signal
+signal.signal(signal.SIGTERM, lambda *_: print("stop", flush=True))
+signal.signal(signal.SIGUSR1, lambda *_: print("save", flush=True))
+print("heeds", flush=True)
+while True: signal.pause()
+"""
 SHORT_CHILD = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
 IN_SHORT_CHILDREN = f"""
 import os, subprocess, sys, time
@@ -233,6 +240,26 @@ def test_work_is_seen_and_its_end_too(tmp_path: Path) -> None:
         assert trainer.cpu_seconds == 0.0
 
     with_trainer(tmp_path, BUSY, look)
+
+
+def test_a_stop_that_is_sent_again(tmp_path: Path) -> None:
+    """A program is told once, which may take a second SIGTERM for a wish to end unsaved; nor is one told too late."""
+
+    def written() -> list[str]:
+        return log_path(tmp_path, 0, 0).read_text().split()
+
+    async def look(trainer: Trainer) -> None:
+        await until(lambda: written() == ["heeds"])
+        trainer.ask("stop", attempt=1)
+        trainer.ask("save")
+        await until(lambda: written() == ["heeds", "save"])
+        trainer.ask("stop", attempt=0)
+        await until(lambda: written() == ["heeds", "save", "stop"])
+        trainer.ask("stop", attempt=0)
+        trainer.ask("save", attempt=0)
+        await until(lambda: written()[3:] == ["save"])
+
+    with_trainer(tmp_path, HEEDS, look)
 
 
 def test_the_work_of_children_that_have_ended(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from tests.launcher.leader.test_members import poll
 from tests.launcher.leader.test_state import state_in
 
+from shardwise.launcher.leader import decision, stop
 from shardwise.launcher.leader.attempt import Attempt
 from shardwise.launcher.leader.causes import Ending
 from shardwise.launcher.leader.decision import Action
@@ -20,9 +21,9 @@ from shardwise.launcher.leader.members import LOST_SECONDS
 from shardwise.launcher.leader.metrics_tail import MetricsTail
 from shardwise.launcher.ray.rpc import CallError
 from shardwise.launcher.system import lines
-from shardwise.protocol.contract import Cause
+from shardwise.protocol.contract import Cause, ExitCode
 from shardwise.protocol.report import Exit
-from shardwise.protocol.requests import Ended
+from shardwise.protocol.requests import Done, Ended, SignalTrainer
 
 
 @pytest.mark.parametrize(("number", "expected"), [(errno.EIO, CallError), (errno.EACCES, PermissionError)])
@@ -64,3 +65,38 @@ def test_a_host_that_is_heard_again_was_lost_all_the_same(tmp_path: Path) -> Non
 
     ending = asyncio.run(attempt())
     assert (ending.cause, ending.rank, ending.message) == (Cause.HOST_LOST, 1, "host 1 went away")
+
+
+def test_a_stop_reaches_a_host_that_could_not_be_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is sent to that host again until it answers, and to it alone: the other has been told."""
+    monkeypatch.setattr(stop, "_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(decision, "STOP_WITHIN_SECONDS", 600.0)
+    ended = Exit(attempt=0, code=ExitCode.SAVED, signal=None, asked=False, out_of_memory=False, log_tail="")
+    state = state_in(tmp_path, num_hosts=2)
+    state.host = Mock(agent_id="own", stuck="", leaving=asyncio.Event())
+    state.members.polled(poll(1, "a"), time.monotonic() + 3600)
+    state.channel.agent_ids = {0: "own", 1: "a"}
+    state.stop.set()
+    sent: list[tuple[int, SignalTrainer]] = []
+
+    async def attempt() -> Action:
+        running = Attempt(0, state)
+
+        async def ask(host: int, request: SignalTrainer, answer: type[Done], *_: float) -> Done:
+            sent.append((host, request))
+            if len(sent) < 4:
+                raise CallError(host, "there is no way to it at the moment")
+            for rank in range(2):
+                running._take_exit(rank, ended)
+            return answer()
+
+        async def own(request: SignalTrainer) -> Done:
+            sent.append((0, request))
+            return Done()
+
+        with patch.object(state.channel, "ask", ask), patch.object(state.channel, "_own", own):
+            async with asyncio.timeout(60):
+                return await running.run()
+
+    assert asyncio.run(attempt()) == Action.SAVED
+    assert sent == [(host, SignalTrainer(word="stop", attempt=0)) for host in (0, 1, 1, 1)]

@@ -23,10 +23,14 @@ class EndTrainer(Message):
 
 
 class SignalTrainer(Message):
-    """Send the trainer its signal; answered by `Done`."""
+    """Send the trainer its signal, if it is that of the attempt; answered by `Done`.
+
+    Without an attempt any is meant.
+    """
 
     op: Literal["signal"] = "signal"
     word: Literal["stop", "save"]
+    attempt: int | None = None
 
 
 class ReadStacks(Message):

@@ -87,10 +87,10 @@ class Host:
             case EndTrainer():
                 await self.end()
                 return Ended(agent_id=self.agent_id, exit=self._exit)
-            case SignalTrainer(word=word):
+            case SignalTrainer(word=word, attempt=attempt):
                 # Before its first report a trainer handles no signals, and would be ended by them.
                 if self._trainer and self._exit is None and (self._progress or word == "stop"):
-                    self._trainer.ask(word)
+                    self._trainer.ask(word, attempt)
                 return Done()
             case ReadStacks():
                 return Stacks(text=await self._stacks())

@@ -41,7 +41,7 @@ class Trainer:
         """`handle` is a pidfd."""
         self._process, self._handle, self._channel, self._log = process, handle, channel, log
         self._oom_kills = oom_kills()
-        self._asked = False
+        self._asked = self._told_to_stop = False
         self.orders = orders
 
     @property
@@ -84,8 +84,14 @@ class Trainer:
         """Return how much it has written to its log."""
         return size_of(self._log)
 
-    def ask(self, action: str) -> None:
-        """Send it the signal for "stop" or "save"."""
+    def ask(self, action: str, attempt: int | None = None) -> None:
+        """Send it the signal for "stop" or "save" if it is of this attempt, or of any; and that for "stop" once.
+
+        A request may come again because its answer was lost, and late, when the host has another trainer.
+        """
+        if attempt not in (None, self.orders.attempt) or (action == "stop" and self._told_to_stop):
+            return
+        self._told_to_stop = action == "stop" or self._told_to_stop
         self._send(_SIGNALS[action])
 
     async def stacks(self, path: Path) -> str:

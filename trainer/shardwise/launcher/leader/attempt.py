@@ -9,17 +9,18 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from shardwise.launcher.leader.causes import Ending, attribute, follows_from_a_peer
-from shardwise.launcher.leader.channel import ANSWER_SECONDS, ReceivedReport
+from shardwise.launcher.leader.channel import ReceivedReport
 from shardwise.launcher.leader.decision import Action, Observed, decide
 from shardwise.launcher.leader.orders import orders_of
 from shardwise.launcher.leader.program_exits import understood
 from shardwise.launcher.leader.stacks import write_stacks
 from shardwise.launcher.leader.state import LeaderState
+from shardwise.launcher.leader.stop import Stop
 from shardwise.launcher.leader.watchdog import RankState, Stall, judge
 from shardwise.launcher.ray.rpc import CallError
 from shardwise.protocol.contract import Progress
 from shardwise.protocol.report import Exit
-from shardwise.protocol.requests import Done, Ended, EndTrainer, SignalTrainer, StartTrainer
+from shardwise.protocol.requests import Done, Ended, EndTrainer, StartTrainer
 from shardwise.protocol.storage import may_pass
 
 LOOK_SECONDS = 0.25
@@ -40,7 +41,7 @@ class Attempt:
         self._runs_program = state.job.spec.program is not None
         self._hosts = range(state.config.num_hosts)
         self._agent_ids = state.channel.agent_ids
-        self._stop_sent_at: float | None = None
+        self._stop = Stop(number, state.channel)
         self._looked_at = self._ordered_at = time.monotonic()
         self._stall: Stall | None = None
         self._writing_stacks: asyncio.Task[None] | None = None
@@ -98,15 +99,13 @@ class Attempt:
 
     async def run(self) -> Action:
         """Watch over the trainers until the attempt has to end; return the action that ends it."""
-        while True:
-            action = decide(self._observe())
-            if action == Action.STOP:
-                # Before it is sent, because a host that does not answer must not prolong the others' time to stop.
-                self._stop_sent_at = time.monotonic()
-                await self._state.channel.ask_all(SignalTrainer(word="stop"), Done, ANSWER_SECONDS)
-            elif action != Action.WAIT:
-                break
-            await self._wait_for_change()
+        try:
+            while (action := decide(self._observe())) in (Action.STOP, Action.WAIT):
+                if action == Action.STOP:
+                    await self._stop.send()
+                await self._wait_for_change()
+        finally:
+            await self._stop.close()
         if self._writing_stacks:
             await self._writing_stacks  # the stacks show a hang only while its processes are alive
         return action
@@ -189,7 +188,7 @@ class Attempt:
             lost=self._lost(),
             hung=self._stall is not None and self._stall.hung,
             stop_asked=self._state.stop.is_set() or bool(self._state.leaving) or self._overdue,
-            stopping_seconds=None if self._stop_sent_at is None else now - self._stop_sent_at,
+            stopping_seconds=None if self._stop.sent_at is None else now - self._stop.sent_at,
             stepped=self.stepped,
             silent=self.silent,
             unheeded_steps=self._unheeded_steps,
@@ -206,7 +205,7 @@ class Attempt:
         own = self.progress.get(0)
         if own and own.step > self._step:
             self._step = own.step
-            self._unheeded_steps += self._runs_program and self._stop_sent_at is not None
+            self._unheeded_steps += self._runs_program and self._stop.sent_at is not None
             # Every host took part in it some time after it began, so that is when all of them were surely alive.
             self._state.members.stepped(now - own.step_seconds)
 
@@ -222,7 +221,7 @@ class Attempt:
 
     def _take_exit(self, rank: int, ended: Exit | None) -> None:
         if ended and ended.attempt == self.number:  # the first one counts: it is from before the leader ended anything
-            stopping = self._runs_program and self._stop_sent_at is not None
+            stopping = self._runs_program and self._stop.sent_at is not None
             self._exits.setdefault(rank, understood(ended, self.progress.get(rank)) if stopping else ended)
 
     def _lost(self) -> set[int]:
