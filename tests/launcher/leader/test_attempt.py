@@ -13,7 +13,8 @@ import pytest
 from tests.launcher.leader.test_members import poll
 from tests.launcher.leader.test_state import state_in
 
-from shardwise.launcher.leader import decision, stop
+from shardwise.launcher.agent.client import poll_seconds
+from shardwise.launcher.leader import attempt, decision, stop
 from shardwise.launcher.leader.attempt import Attempt
 from shardwise.launcher.leader.causes import Ending
 from shardwise.launcher.leader.decision import Action
@@ -57,13 +58,13 @@ def test_a_host_that_is_heard_again_was_lost_all_the_same(tmp_path: Path) -> Non
     state.channel.agent_ids = {0: "own", 1: "a"}
     answers = {host: Ended(agent_id=agent, exit=killed) for host, agent in state.channel.agent_ids.items()}
 
-    async def attempt() -> Ending:
+    async def lost() -> Ending:
         running = Attempt(0, state)
         with patch.object(state.channel, "ask_all", AsyncMock(return_value=answers)):
             assert await running.run() == Action.END
             return await running.explain(time.monotonic(), await running.end())
 
-    ending = asyncio.run(attempt())
+    ending = asyncio.run(lost())
     assert (ending.cause, ending.rank, ending.message) == (Cause.HOST_LOST, 1, "host 1 went away")
 
 
@@ -100,3 +101,37 @@ def test_a_stop_reaches_a_host_that_could_not_be_reached(tmp_path: Path, monkeyp
 
     assert asyncio.run(attempt()) == Action.SAVED
     assert sent == [(host, SignalTrainer(word="stop", attempt=0)) for host in (0, 1, 1, 1)]
+
+
+def test_each_host_of_a_big_run_has_a_poll_to_show_that_it_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without Ray no host answers, and each of 2,000 polls only every five seconds: none of them is lost for that."""
+    num_hosts, since = 2000, 1000.0
+    refused = Exit(attempt=0, code=ExitCode.BAD_INPUT, signal=None, asked=False, out_of_memory=False, log_tail="")
+    killed = Exit(attempt=0, code=None, signal=signal.SIGKILL, asked=True, out_of_memory=False, log_tail="")
+    state = state_in(tmp_path, num_hosts=num_hosts)
+    state.host = Mock(agent_id="own", report=Mock(return_value=Mock(attempt=0, progress=None)))
+    state.channel.agent_ids = {0: "own"} | dict.fromkeys(range(1, num_hosts), "a")
+    clock, silent_since = since, state.members.silent_since
+
+    def heard(moment: float) -> list[int]:
+        """Have time go by, and each host poll whenever its next one is due."""
+        nonlocal clock
+        clock += 0.25
+        for host in range(1, num_hosts):
+            polled_at = since + poll_seconds(num_hosts) * host / num_hosts
+            if polled_at <= clock:
+                ended = refused if host == 5 else killed
+                state.members.polled(poll(host, "a").model_copy(update={"ended": ended}), polled_at)
+        return silent_since(moment)
+
+    monkeypatch.setattr(attempt, "_SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(attempt, "time", SimpleNamespace(monotonic=lambda: clock))
+    monkeypatch.setattr(state.members, "silent_since", heard)
+    running = Attempt(0, state)
+    running._take_exit(0, killed)
+
+    ending = asyncio.run(running.explain(since, dict.fromkeys(range(num_hosts))))
+
+    assert (ending.cause, ending.rank) == (Cause.BAD_INPUT, 5)

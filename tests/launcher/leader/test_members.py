@@ -42,6 +42,18 @@ def test_hosts_of_a_big_run_may_miss_as_many_polls() -> None:
     assert 1 in many.missing(18.0)
 
 
+def test_hosts_of_a_big_run_are_lost_later() -> None:
+    """A host that has not missed its polls is not lost, however rarely it has to poll."""
+    few, many = Members(2, "own"), Members(4096, "own")
+    for members in (few, many):
+        members.polled(poll(1, "a"), 10.0)
+    assert few.lost(20.5) == [1]
+    assert 1 not in many.missing(40.0)
+    assert 1 not in many.lost(40.0)
+    assert many.not_polled_since(10.0, 40.0) == [1]
+    assert 1 in many.lost(55.0)
+
+
 def test_hosts_that_make_steps_are_not_lost() -> None:
     """A step takes all hosts: while steps complete no host is lost, however long nothing comes from it."""
     members = heard((1, "a", 10.0), (2, "b", 10.0))

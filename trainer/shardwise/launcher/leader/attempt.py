@@ -26,7 +26,6 @@ from shardwise.protocol.storage import may_pass
 LOOK_SECONDS = 0.25
 _FRESH_SECONDS = 3.0
 _END_SECONDS = 10.0
-_EXPLAINED_WITHIN_SECONDS = 2.5
 _SETTLE_SECONDS = 0.05
 _SILENT_START_SECONDS = 15.0  # longer than most programs take to import what they need and to call init()
 _CHANNEL_SECONDS = 20.0  # a few times what Ray takes to start, and the next attempt waits for that in any case
@@ -126,7 +125,7 @@ class Attempt:
         # A trainer whose peer's host is gone fails seconds before that host is missed, and then looks like the cause
         # itself. So wherever a peer's end may be behind it, give every host the time for a sign of life after `since`.
         doubtful = None in answers.values() or any(follows_from_a_peer(ended) for ended in self._exits.values())
-        deadline = since + _EXPLAINED_WITHIN_SECONDS
+        deadline = since + members.sign_of_life_seconds
         while doubtful and members.silent_since(since) and time.monotonic() < deadline:  # noqa: ASYNC110  a bound too
             await asyncio.sleep(_SETTLE_SECONDS)
         # All hosts live, but what ended a trainer may have ended its host's part of Ray too, and with that the answer

@@ -15,7 +15,8 @@ from shardwise.protocol.run_status import StuckHost
 
 MISSED_SECONDS = 2.0
 LOST_SECONDS = 10.0
-_MISSED_POLLS = 3.0
+_SIGN_OF_LIFE_SECONDS = 2.5
+_MISSED_POLLS, _LOST_POLLS = 3.0, 4.0
 
 
 @dataclass(kw_only=True)
@@ -36,6 +37,12 @@ class Members:
         self._own_id = own_id
         self._members: dict[int, Member] = {}
         self._stepped_at = float("-inf")
+        self._lost_seconds = max(LOST_SECONDS, _LOST_POLLS * poll_seconds(num_hosts))
+
+    @property
+    def sign_of_life_seconds(self) -> float:
+        """Return within how many seconds every host that lives is heard: a poll may just have gone, so within two."""
+        return max(_SIGN_OF_LIFE_SECONDS, 2 * poll_seconds(self._num_hosts))
 
     def superseded(self, poll: Poll) -> bool:
         """Return whether the poll comes from an agent whose host already has a newer one."""
@@ -100,7 +107,7 @@ class Members:
     def lost(self, now: float) -> list[int]:
         """Return the hosts that have been silent for so long that they count as gone."""
         # While steps complete no host is gone, whatever has become of its polls: a lost network must end no run.
-        return [] if now - self._stepped_at < LOST_SECONDS else self.silent(now, LOST_SECONDS)
+        return [] if now - self._stepped_at < self._lost_seconds else self.silent(now, self._lost_seconds)
 
     def silent_since(self, moment: float) -> list[int]:
         """Return the hosts from which nothing came after `moment`."""
@@ -109,7 +116,7 @@ class Members:
 
     def not_polled_since(self, moment: float, now: float) -> list[int]:
         """Return the live hosts that have not polled, and so got no answer, since `moment`."""
-        living = {host: member for host, member in self._members.items() if now - member.seen_at < LOST_SECONDS}
+        living = {host: member for host, member in self._members.items() if now - member.seen_at < self._lost_seconds}
         return [host for host, member in sorted(living.items()) if member.polled_at <= moment]
 
     def replaced(self, agent_ids: Mapping[int, str]) -> list[int]:
