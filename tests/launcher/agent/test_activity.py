@@ -1,7 +1,10 @@
 """shardwise.launcher.agent.activity: what counts as progress of a trainer, and of a program that reports nothing."""
 
+import errno
+import os
 from dataclasses import dataclass, replace
 from typing import cast
+from unittest.mock import PropertyMock, patch
 
 import pytest
 
@@ -96,3 +99,25 @@ def test_a_program_that_a_script_has_started() -> None:
         activity.observe(cast("Trainer", seen), record(0.0), float(second))
 
     assert activity.resting_seconds(60.0) == 0.0
+
+
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO])
+def test_a_log_that_cannot_be_looked_at(number: int) -> None:
+    """While its volume fails, a silent program's use of processors says whether it works; then its output does too."""
+    activity = Activity(0.0, is_program=True)
+    volume = PropertyMock(side_effect=OSError(number, os.strerror(number)))
+    with patch.object(Seen, "log_bytes", volume, create=True):
+        activity.observe(cast("Trainer", Seen.__new__(Seen)), None, 1.0)
+    assert activity.age_seconds(None, 20.0) == 20.0
+
+    activity.observe(cast("Trainer", Seen(log_bytes=10)), None, 30.0)
+    assert activity.age_seconds(None, 30.0) == 0.0
+
+
+def test_a_log_that_no_one_may_look_at() -> None:
+    """An error that stays is told."""
+    with (
+        patch.object(Seen, "log_bytes", PropertyMock(side_effect=PermissionError(errno.EACCES, "no")), create=True),
+        pytest.raises(PermissionError),
+    ):
+        Activity(0.0, is_program=True).observe(cast("Trainer", Seen.__new__(Seen)), None, 1.0)

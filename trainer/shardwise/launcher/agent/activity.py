@@ -7,6 +7,7 @@ of it only the use of processors and the output are known, and each counts as pr
 from shardwise.launcher.agent.trainer import Trainer
 from shardwise.launcher.system.cpu_time import CpuActivity
 from shardwise.protocol.contract import Progress
+from shardwise.protocol.storage import passing_over
 
 
 class Activity:
@@ -21,10 +22,14 @@ class Activity:
 
     def observe(self, trainer: Trainer, progress: Progress | None, now: float) -> None:
         """Notice what it has done since the last call; `progress` is its last record."""
-        silent = self._is_program and progress is None
         self._cpu.observe(self._used(trainer, progress), now)
-        if silent and trainer.log_bytes != self._log_bytes:
-            self._log_bytes, self._wrote_at = trainer.log_bytes, now
+        if self._is_program and progress is None:
+            with passing_over():  # its volume may fail for a while: what it has written is seen at a later look
+                self._notice_output(trainer.log_bytes, now)
+
+    def _notice_output(self, log_bytes: int, now: float) -> None:
+        if log_bytes != self._log_bytes:
+            self._log_bytes, self._wrote_at = log_bytes, now
 
     def _used(self, trainer: Trainer, progress: Progress | None) -> float:
         """Return the processor time of the one that counts: of a program the process that reports, of a silent all."""
