@@ -16,7 +16,7 @@ async def hosts_are_there(state: LeaderState) -> RunResult | None:
     """Wait until every host can be given orders, or this one leaves; return the result of a run that ends meanwhile."""
     recovery = state.job.spec.recovery
     bound = (recovery.start_within if state.ended_at is None else recovery.replace_within).seconds
-    began = time.monotonic()
+    began, missing_since = time.monotonic(), dict[int, float]()
     while not state.stop.is_set():
         if state.host.leaving.is_set():
             return None
@@ -30,8 +30,9 @@ async def hosts_are_there(state: LeaderState) -> RunResult | None:
         state.channel.look()
         if not missing and state.channel.ready.is_set():
             return None
-        if missing and now - began > bound:
-            return _in_vain(state, missing, bound)
+        missing_since = {host: missing_since.get(host, now) for host in missing}
+        if late := [host for host in missing if now - missing_since[host] > bound]:
+            return _in_vain(state, late, bound)
         if stuck and state.config.one_machine:
             return host_lost(stuck[0].host, stuck[0].message)
         awaited = host_names(missing) if missing else "Ray"
