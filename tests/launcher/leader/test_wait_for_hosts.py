@@ -39,7 +39,7 @@ def waited(
                 state.members.polled(poll(host, "a"), clock)
 
     monkeypatch.setattr(wait_for_hosts, "time", SimpleNamespace(monotonic=lambda: clock))
-    monkeypatch.setattr(wait_for_hosts.asyncio, "sleep", AsyncMock(side_effect=look_again))
+    monkeypatch.setattr(asyncio, "sleep", AsyncMock(side_effect=look_again))
     return asyncio.run(hosts_are_there(state)), clock
 
 
@@ -59,3 +59,22 @@ def test_a_host_that_stays_away_is_told_alone(tmp_path: Path, monkeypatch: pytes
     assert result is not None
     assert result.message.startswith("host 1 missing for 10 s")
     assert seconds == pytest.approx(10.0, abs=1.0)
+
+
+@pytest.mark.parametrize(
+    ("began_at", "message"),
+    [
+        (None, "stopped before a trainer ran; there was nothing to save"),
+        (1.0, "stopped while no trainer ran; the steps since the last checkpoint are done again"),
+    ],
+)
+def test_a_stop_says_whether_work_is_lost(tmp_path: Path, began_at: float | None, message: str) -> None:
+    """Between two attempts of a command, the steps that the last one took since the checkpoint are not saved."""
+    state = waiting_in(tmp_path)
+    state.note(attempt=4, began_at=began_at)
+    state.stop.set()
+
+    result = asyncio.run(hosts_are_there(state))
+
+    assert result is not None
+    assert (result.code, result.message) == (ExitCode.SAVED, message)

@@ -39,7 +39,11 @@ async def hosts_are_there(state: LeaderState) -> RunResult | None:
         doubt = _doubt(state) if now - began > UNHEARD_SECONDS else ""
         state.reason = "; ".join([f"waiting for {awaited}{doubt}", *(each.message for each in stuck)])
         await asyncio.sleep(LOOK_SECONDS)
-    return saved("stopped before a trainer ran; there was nothing to save")
+    if state.record.began_at is None:
+        message = "stopped before a trainer ran; there was nothing to save"
+    else:
+        message = "stopped while no trainer ran; the steps since the last checkpoint are done again"
+    return saved(message)
 
 
 def _in_vain(state: LeaderState, missing: list[int], bound_seconds: float) -> RunResult:
