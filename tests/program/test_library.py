@@ -189,6 +189,16 @@ def test_an_error_has_the_exit_code_of_its_cause(tmp_path: Path, lines: str, cod
     assert words.removeprefix("error: ") in summary(tmp_path)["error"]
 
 
+@pytest.mark.parametrize(("error", "code"), [("StorageError('the volume is full')", 84), ("ValueError('mine')", 1)])
+def test_an_error_that_cannot_be_shown_has_its_exit_code_all_the_same(tmp_path: Path, error: str, code: int) -> None:
+    """A log on a full disk takes no words: the run has failed for its own cause, and is not complete."""
+    lines = "from shardwise.protocol.errors import StorageError\nsys.stderr = sys.stdout = open('/dev/full', 'w')\n"
+    process = start(tmp_path, f"{BAD}{lines}raise {error}\n")
+
+    assert ended(process)[0] == code
+    assert summary(tmp_path)["status"] == "failed"
+
+
 EXITS = {
     "sys.exit(3)": 3,
     "sys.exit(True)": 1,

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import traceback
+from contextlib import suppress
 from functools import partial
 from typing import NoReturn
 
@@ -31,21 +32,19 @@ def code_of(error: BaseException) -> int:
 
 
 def show(error: BaseException) -> None:
-    """Write the error to standard error: in words if that is enough for the user, else with its traceback."""
-    if isinstance(error, StoppedError):
-        print("shardwise: stopped before the first step; there was nothing to save", file=sys.stderr)  # noqa: T201
-    elif isinstance(error, ShardwiseError):
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201  the program's log
-    elif code_of(error) == ExitCode.PEER:  # what explains it is in the other's log
-        print(f"error: another process of the run is gone: {first_line(error)}", file=sys.stderr)  # noqa: T201
-    else:
-        traceback.print_exception(error)
+    """Write the error to standard error: in words if that is enough for the user, else with its traceback.
+
+    A full disk takes no words, and must not make the error another one.
+    """
+    with suppress(OSError):
+        _write(error)
 
 
 def leave(code: int) -> NoReturn:
     """End this process now: JAX's own exit would wait for its peers, one of which may be lost."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
     os._exit(code)
 
 
@@ -66,3 +65,14 @@ class _Last:
 
     def __del__(self) -> None:
         self._end()
+
+
+def _write(error: BaseException) -> None:
+    if isinstance(error, StoppedError):
+        print("shardwise: stopped before the first step; there was nothing to save", file=sys.stderr)  # noqa: T201
+    elif isinstance(error, ShardwiseError):
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201  the program's log
+    elif code_of(error) == ExitCode.PEER:  # what explains it is in the other's log
+        print(f"error: another process of the run is gone: {first_line(error)}", file=sys.stderr)  # noqa: T201
+    else:
+        traceback.print_exception(error)
