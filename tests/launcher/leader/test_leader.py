@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock, patch
+from unittest.mock import AsyncMock, Mock, patch
 
 import pytest
 from tests.launcher.leader.test_state import state_in
@@ -19,7 +19,7 @@ from shardwise.launcher.leader.leader import Leader
 from shardwise.launcher.leader.result import saved
 from shardwise.launcher.ray.rpc import CallError
 from shardwise.protocol import storage
-from shardwise.protocol.contract import SUMMARY, Cause, ExitCode
+from shardwise.protocol.contract import METRICS, SUMMARY, Cause, ExitCode
 from shardwise.protocol.leader_record import LeaderRecord, RunResult
 
 
@@ -78,3 +78,23 @@ def test_a_volume_that_fails_at_the_end(tmp_path: Path, monkeypatch: pytest.Monk
         assert asyncio.run(leader._end(saved("saved and stopped"))) == ExitCode.SAVED
     assert json.loads((tmp_path / SUMMARY).read_text())["status"] == "stopped"
     assert LeaderRecord.code_of(tmp_path, "one") == ExitCode.SAVED
+
+
+def test_checkpoints_after_a_damaged_one_fill_the_budgets(tmp_path: Path) -> None:
+    """The newest checkpoint is refused, and each newer one than that which was restored counts, also below it."""
+    leader: Any = Leader.__new__(Leader)
+    state = leader._state = state_in(tmp_path, ("recovery.restarts.failure=1",))
+    leader._pause = AsyncMock()
+    failed = Ending(cause=Cause.FAILURE, rank=0, exit=None, message="rank 0 ended with exit code 1")
+    lines = [{"event": "saved", "step": 100, "durableSeconds": 0.5}]
+    ended = []
+    for attempt, step in enumerate((50, 58, 66, 66)):
+        with (tmp_path / METRICS).open("a") as file:
+            file.writelines(json.dumps(line) + "\n" for line in lines)
+        state.metrics.read()
+        ended.append(asyncio.run(leader._restart(failed)))
+        restored = {"event": "restored", "step": step, "attempt": attempt + 1}
+        lines = [restored, {"event": "saved", "step": step + 8, "durableSeconds": 0.5}][: 2 if attempt < 2 else 1]
+
+    assert ended[:3] == [None] * 3
+    assert ended[3] is not None

@@ -218,3 +218,36 @@ def test_a_volume_that_fails_for_a_while(tmp_path: Path, monkeypatch: pytest.Mon
 
     tail.read()
     assert tail.last == step(2, 1.0)
+
+
+def test_an_attempt_that_passes_over_a_damaged_checkpoint(tmp_path: Path) -> None:
+    """It goes on from an earlier one, which is then the newest; going back to the same one again is no progress."""
+    path = tmp_path / METRICS
+    tail = MetricsTail(tmp_path, 0)
+    seen = []
+    for record in (
+        {"event": "restored", "step": 40, "attempt": 0},
+        {"event": "saved", "step": 50, "durableSeconds": 0.5},
+        {"event": "saved", "step": 100, "durableSeconds": 0.5},
+        {"event": "restored", "step": 50, "attempt": 1, "savedAt": 7.0},
+        {"event": "saved", "step": 58, "durableSeconds": 0.5},
+        {"event": "restored", "step": 58, "attempt": 2},
+        {"event": "restored", "step": 50, "attempt": 3},
+        {"event": "started", "step": 0, "attempt": 4},
+    ):
+        with path.open("a") as file:
+            file.write(json.dumps(record) + "\n")
+        tail.read()
+        assert tail.checkpoint is not None
+        seen.append((tail.committed, tail.checkpoint.step, tail.take_way_back()))
+
+    assert seen == [
+        (-1, 40, None),
+        (50, 50, None),
+        (100, 100, None),
+        (50, 50, 50),
+        (58, 58, None),
+        (58, 58, None),
+        (58, 50, None),
+        (58, 50, None),
+    ]

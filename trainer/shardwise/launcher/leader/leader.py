@@ -184,6 +184,7 @@ class Leader:
 
     def _charged(self, ending: Ending) -> Used | None:
         """Return what is used up after one more restart for a bad end; None if its budget does not allow it."""
+        self._state.note_way_back()
         state, before = self._state, self._state.record.used
         committed = max(before.committed, state.metrics.committed)
         return charge(before, ending.cause, restarts=state.job.spec.recovery.restarts, committed=committed)

@@ -25,7 +25,8 @@ _PIECE_BYTES = 1 << 18
 class MetricsTail:
     """What the lines since the start of the command add up to.
 
-    `last` is the last step's record; `committed` the newest step saved by this command, -1 before. `checkpoint` is the
+    `last` is the last step's record; `committed` the newest step saved by this command, -1 before, less once an attempt
+    has passed over a damaged checkpoint, and goes on from an earlier one. `checkpoint` is the
     newest known checkpoint with the time it was saved (seconds since the epoch) and, if this command saved it, the
     seconds that took; `failed_saves` is about the saves that failed since. `attempt` is the last one that began its
     steps, -1 before, and `stepped` whether it has completed one. `lost_seconds` is the time of steps that a later
@@ -50,6 +51,8 @@ class MetricsTail:
         self.lost_seconds = known.lost_seconds if known else 0.0
         self.of = known.of if known else None
         self.held_out_loss = known.held_out_loss if known else None
+        self._way_back: int | None = None
+        self._lowest = -1
 
     def read(self) -> bool:
         """Take in lines that were appended since the last call; return whether more of them are to be read.
@@ -64,6 +67,11 @@ class MetricsTail:
         """Take in all lines that were appended, however many: they may be those of weeks; OSError if it cannot."""
         while self._read_piece():  # noqa: ASYNC110  nothing is waited for: the loop has its turn between two pieces
             await asyncio.sleep(0)
+
+    def take_way_back(self) -> int | None:
+        """Return to which step an attempt had to go back behind what was committed; None if none has since."""
+        step, self._way_back = self._way_back, None
+        return step
 
     def _read_piece(self) -> bool:
         """Take in some of the lines, and return as `read`; OSError if that fails."""
@@ -86,8 +94,8 @@ class MetricsTail:
                 self.recent_seconds.append(seconds)
         elif event in ("started", "restored"):
             self.failed_saves = None
-            if event == "restored" and self.checkpoint is None:
-                self.checkpoint = CheckpointStatus(step=record["step"], saved_at=record.get("savedAt"))
+            if event == "restored":
+                self._restored(record["step"], record.get("savedAt"))
             self.of = record.get("of")
             # Lines of an earlier release have no attempt; none of theirs is the one that runs.
             self._begun(record["step"], record.get("attempt", -1))
@@ -102,6 +110,13 @@ class MetricsTail:
             self.held_out_loss = record.get("heldOutLoss")
         elif event == "saveFailed":
             self.failed_saves = FailedSaves(in_a_row=record.get("inARow", 1), reason=record.get("reason", ""))
+
+    def _restored(self, step: int, saved_at: float | None) -> None:
+        if self.checkpoint is None or step < self.checkpoint.step:
+            self.checkpoint = CheckpointStatus(step=step, saved_at=saved_at)
+        # A program that goes back to the same step each time makes no progress, whatever it saves after that.
+        if self._lowest < step < self.committed:
+            self.committed = self._way_back = self._lowest = step
 
     def _begun(self, step: int, attempt: int) -> None:
         self.attempt, self.first_step, self.stepped = attempt, step, False

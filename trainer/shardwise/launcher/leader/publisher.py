@@ -93,6 +93,7 @@ class StatusPublisher:
 
     def _notice_progress(self) -> None:
         state, metrics = self._state, self._state.metrics
+        state.note_way_back()
         if state.record.fresh and metrics.committed >= 0:
             state.note(fresh=False)
         if state.copy and metrics.committed != self._committed:

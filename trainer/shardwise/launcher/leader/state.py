@@ -135,6 +135,12 @@ class LeaderState:
         known = {"goodput": total, "metrics": self.metrics.known}
         self.record = self.record.model_copy(update={**known, **changes}).write(self.directory)
 
+    def note_way_back(self) -> None:
+        """Note where an attempt has passed over a damaged checkpoint: each one after that step fills the budgets."""
+        if (step := self.metrics.take_way_back()) is not None:
+            used = self.record.used
+            self.note(used=used.model_copy(update={"committed": min(used.committed, step)}))
+
     async def keep(self, *, must: bool = False) -> None:
         """Have what is written where a successor finds it; on a volume it is there already.
 
