@@ -3,7 +3,9 @@
 import errno
 import os
 import socket
+from contextlib import suppress
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from botocore.exceptions import EndpointConnectionError, NoCredentialsError
@@ -89,6 +91,18 @@ def test_it_is_tried_again(
             storage.with_retries(act)
     assert len(beats) == (failures if comes else 0)
     assert capsys.readouterr().err.count("trying again") == min(failures, 2)
+
+
+def test_it_is_tried_again_where_nothing_can_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log may lie on the same full disk: that it takes no words must not end the tries."""
+    monkeypatch.setattr(storage, "WAITS_SECONDS", (0.0,))
+    act = Mock(side_effect=[OSError(errno.ENOSPC, "No space left on device"), "done"])
+
+    with Path("/dev/full").open("w", buffering=1) as full, monkeypatch.context() as failing:
+        failing.setattr("sys.stderr", full)
+        assert storage.with_retries(act) == "done"
+        with suppress(OSError):
+            full.close()
 
 
 def test_what_cannot_pass_is_not_tried_again(capsys: pytest.CaptureFixture[str]) -> None:

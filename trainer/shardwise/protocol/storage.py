@@ -9,7 +9,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 from shardwise.protocol.errors import ShardwiseError, StorageError
@@ -100,7 +100,8 @@ def with_retries(act: Callable[[], _Result], beat: Callable[[], None] = lambda: 
         except Exception as error:
             if not may_pass(error):
                 raise
-            sys.stderr.write(f"storage: {first_line(error)}; trying again in {wait_seconds:g} s\n")
+            with suppress(OSError):  # the log may be on the same full disk
+                sys.stderr.write(f"storage: {first_line(error)}; trying again in {wait_seconds:g} s\n")
         time.sleep(wait_seconds)
         beat()
     return act()
