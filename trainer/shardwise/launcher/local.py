@@ -24,11 +24,11 @@ from shardwise.job.topology import num_hosts
 from shardwise.launcher.agent.client import NoLeaderError, request
 from shardwise.launcher.agent.config import GANG_TOKEN, JOB_COPY, STATUS_TOKEN, AgentConfig, Tokens
 from shardwise.launcher.agent.standby import remove_standby_logs
-from shardwise.launcher.agent.trainer import tail
 from shardwise.launcher.job_file import keep_job
 from shardwise.launcher.machine import ADDRESS
 from shardwise.launcher.output import Output, show_status, tell_unshown
 from shardwise.launcher.scratch import note_owner, remove_scratch_of, scratch_folder
+from shardwise.launcher.short_lives import why_given_up
 from shardwise.launcher.system import processes
 from shardwise.launcher.system.log_bound import bounded
 from shardwise.launcher.system.ports import free_port
@@ -155,10 +155,7 @@ class _Command:
                 return
             short_lives = short_lives + 1 if time.monotonic() - began < _SHORT_LIFE_SECONDS else 0
             if short_lives == _MAX_SHORT_LIVES:
-                self._given_up = (
-                    f"the agent of host {host} ended {short_lives} times as soon as it was started, the last time with "
-                    f"exit code {agent.returncode}; its log ends with:\n{tail(self._agent_log(host))}"
-                )
+                self._given_up = why_given_up(host, short_lives, agent.returncode, self._agent_log(host))
             await asyncio.sleep(max(0, short_lives - 1) * _LOOK_SECONDS)
 
     async def _start_agent(self, host: int) -> asyncio.subprocess.Process:
