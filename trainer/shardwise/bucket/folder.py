@@ -8,10 +8,10 @@ import errno
 import os
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import tensorstore as ts
 
+from shardwise.protocol.contract import address_parts
 from shardwise.protocol.errors import CheckpointError
 
 _Answer = TypeVar("_Answer")
@@ -31,14 +31,14 @@ _S3_KEY_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 
 def description(root: str) -> dict[str, Any]:
     """Return TensorStore's description of a folder, whose bucket has to exist; CheckpointError for another kind."""
-    url = urlsplit(root)
-    if url.scheme in ("", "file"):
+    scheme, name, path = address_parts(root)
+    if scheme in ("", "file"):
         # TensorStore takes no `..`, and only the file system knows where one leads behind a link.
-        return {"driver": "file", "path": f"{Path(root if url.scheme == '' else url.path).resolve()}/"}
-    if url.scheme in BUCKET_DRIVERS and url.netloc:
-        prefix = url.path.strip("/")
-        place = {"driver": BUCKET_DRIVERS[url.scheme], "bucket": url.netloc, "path": f"{prefix}/" if prefix else ""}
-        return place | (_s3_settings() if url.scheme == "s3" else {})
+        return {"driver": "file", "path": f"{Path(path).resolve()}/"}
+    if scheme in BUCKET_DRIVERS and name:
+        prefix = path.strip("/")
+        place = {"driver": BUCKET_DRIVERS[scheme], "bucket": name, "path": f"{prefix}/" if prefix else ""}
+        return place | (_s3_settings() if scheme == "s3" else {})
     raise CheckpointError(f"checkpoint path {root!r}: expected a local path, file://, gs://BUCKET/.. or s3://BUCKET/..")
 
 

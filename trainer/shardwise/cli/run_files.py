@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
-from urllib.parse import urlsplit
 
 from rich.console import Console
 
@@ -31,6 +30,7 @@ from shardwise.protocol.contract import (
     LOCK,
     METRICS,
     SUMMARY,
+    address_parts,
     checkpoint_root,
     checkpoint_steps,
 )
@@ -229,11 +229,10 @@ def _read_summary(path: Path) -> dict[str, Any]:
 
 def committed_steps(root: str) -> tuple[list[int] | None, str]:
     """Return the committed steps below `root`, ascending, or None and why they are not known."""
-    url = urlsplit(root)
-    if url.scheme not in ("", "file"):
+    scheme, _, path = address_parts(root)
+    if scheme not in ("", "file"):
         return _committed_in_bucket(root)
-    folder = Path(root if url.scheme == "" else url.path)
-    return checkpoint_steps(marker.parent.name for marker in folder.glob(f"*/{COMMITTED}")), ""
+    return checkpoint_steps(marker.parent.name for marker in Path(path).glob(f"*/{COMMITTED}")), ""
 
 
 def _committed_in_bucket(root: str) -> tuple[list[int] | None, str]:
@@ -241,6 +240,8 @@ def _committed_in_bucket(root: str) -> tuple[list[int] | None, str]:
         from fsspec.core import url_to_fs
 
         files, path = url_to_fs(root)
-        return checkpoint_steps(marker.split("/")[-2] for marker in files.glob(f"{path}/*/{COMMITTED}")), ""
+        # No pattern, for which a `?` of the path would be one too.
+        inside = [name.removeprefix(f"{path}/").split("/") for name in files.find(path, maxdepth=2)]
+        return checkpoint_steps(name for name, *below in inside if below == [COMMITTED]), ""
     except Exception as error:  # noqa: BLE001  each store's library raises its own; the rest of the status is still good
         return None, f"{type(error).__name__}: {error}"

@@ -194,6 +194,16 @@ def checkpoint_root(path: str | None, directory: Path | str) -> str:
     return path or f"{directory}/{CHECKPOINTS}"
 
 
+def address_parts(root: str) -> tuple[str, str, str]:
+    """Return the scheme of a root, the bucket or host behind it, and the path there; of a local path the path alone.
+
+    A `#` or a `?` is a part of the path, as it is for whatever reads and writes objects.
+    """
+    scheme, found, rest = root.partition("://")
+    name, slash, path = rest.partition("/")
+    return (scheme.lower(), name, slash + path) if found else ("", "", root)
+
+
 def checkpoint_name(step: int) -> str:
     """Return the name of a checkpoint's folder below the root of checkpoints."""
     return f"step-{step:08d}"
