@@ -1,5 +1,7 @@
 """The command line's surface: every command and option, frozen; and what holds for all of them."""
 
+import errno
+import os
 import shlex
 import shutil
 import subprocess
@@ -151,6 +153,20 @@ def test_an_output_that_is_full(words: list[str], tmp_path: Path) -> None:
         ExitCode.STORAGE,
         "error: standard output cannot be written (No space left on device)\n",
     )
+
+
+def test_a_disk_that_is_full_elsewhere_is_not_called_the_output(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error without a file's name may come from anywhere: of the output is only said what its own flush says."""
+
+    def full(**_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("shardwise.cli.app.app", full)
+    ended = command("check")
+    assert (ended.code, "output" in ended.error) == (ExitCode.STORAGE, False)
+    assert "a disk of this machine is full (No space left on device)" in ended.error
 
 
 def test_no_output() -> None:

@@ -32,7 +32,7 @@ from shardwise.cli import (
     top,
 )
 from shardwise.protocol.contract import ExitCode
-from shardwise.protocol.errors import ShardwiseError
+from shardwise.protocol.errors import ShardwiseError, StorageError
 
 app = typer.Typer(
     name="shardwise",
@@ -86,14 +86,25 @@ def main() -> None:
         try:
             app(prog_name="shardwise")  # typer itself ends with 2 on wrong usage, and with 130 on Ctrl-C
         finally:
-            print(end="", flush=True)  # here, where a failure is caught below; without a stdout it does nothing
+            _flush()  # here, where a failure is caught below
     except ShardwiseError as error:
         _fail(str(error), error.exit_code)
     except OSError as error:
         if error.filename is not None or error.errno not in _FULL:
             raise
+        words = "that of the run directory, of the cache or of temporary files; make room there"
+        _fail(f"a disk of this machine is full ({error.strerror}): {words}", ExitCode.STORAGE)
+
+
+def _flush() -> None:
+    """Flush standard output, if there is one: what a full disk did not take before, it does not take now either."""
+    try:
+        print(end="", flush=True)
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left would fail again at the end
-        _fail(f"standard output cannot be written ({error.strerror})", ExitCode.STORAGE)
+        raise StorageError(f"standard output cannot be written ({error.strerror})") from error
 
 
 def _fail(message: str, code: ExitCode) -> NoReturn:

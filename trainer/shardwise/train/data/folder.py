@@ -84,8 +84,7 @@ class Folder:
     def creating(self, name: str) -> Iterator[Path]:
         """Yield where to write a file that gets its name, or replaces the one that has it, at the end of the block."""
         if self.local is None:
-            with tempfile.TemporaryDirectory(prefix="sw-") as scratch:
-                made = Path(scratch) / name
+            with self._scratch(name) as made:
                 yield made
                 with self._using("write", name):
                     with_retries(partial(self._filesystem.put_file, str(made), self._inside(name)))
@@ -107,6 +106,20 @@ class Folder:
 
     def _inside(self, name: str) -> str:
         return f"{self._path}/{name}"
+
+    @contextmanager
+    def _scratch(self, name: str) -> Iterator[Path]:
+        """Yield where to write on this machine what goes to a bucket, and turn what that disk raises into our error."""
+        try:
+            with tempfile.TemporaryDirectory(prefix="sw-") as scratch:
+                yield Path(scratch) / name
+        except OSError as error:
+            words = (
+                f"cannot make {self.url}/{name} in {tempfile.tempdir or 'a temporary folder'!r} of this machine, where "
+                f"a file is made before it goes to a bucket: {reason_of(error)}. Expected room for it; make room "
+                "there, or name another folder in TMPDIR."
+            )
+            raise in_words(error, words, DataError) from error
 
     @contextmanager
     def _using(
