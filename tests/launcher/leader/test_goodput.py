@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwise.launcher.leader.goodput import Ledger, attempt, with_lost
+from shardwise.launcher.leader.goodput import UNDER_WAY, Ledger, attempt, with_lost
 from shardwise.protocol.contract import Phase
 from shardwise.protocol.run_status import GOODPUT_CATEGORIES
 
@@ -47,6 +47,13 @@ def test_before_the_first_report() -> None:
     for recovering, category in ((False, "start"), (True, "recovery")):
         split = attempt(10.0, {}, recovering=recovering)
         assert {name: seconds for name, seconds in split.items() if seconds} == {category: 10.0}
+
+
+@pytest.mark.parametrize(("recovering", "category"), [(False, "start"), (True, "recovery")])
+def test_a_program_that_reports_no_phases(recovering: bool, category: str) -> None:  # noqa: FBT001  a column of a table
+    """Only the time before it counted as under way is its start, or a recovery."""
+    split = attempt(40.0, {UNDER_WAY: 25.0}, recovering=recovering)
+    assert {name: seconds for name, seconds in split.items() if seconds} == {category: 15.0, "other": 25.0}
 
 
 def test_the_time_after_a_good_end() -> None:

@@ -1,13 +1,16 @@
 """shardwise.launcher.leader.publisher: the status of a program, whatever it reports or writes for itself."""
 
 import asyncio
+import time
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 from tests.launcher.leader.test_state import state_in
 
+from shardwise.launcher.leader.attempt import Attempt
 from shardwise.launcher.leader.publisher import StatusPublisher
+from shardwise.launcher.leader.state import LeaderState
 from shardwise.protocol.contract import METRICS
 from shardwise.protocol.report import Report
 from shardwise.protocol.run_status import RunStatus
@@ -31,13 +34,19 @@ STARTED = '{"event": "started", "step": 0, "attempt": 0, "of": 10}'
 STEP = '{"step": 4, "loss": 1.5, "stepSeconds": 2.0}'
 
 
-def status_after(folder: Path, *lines: str) -> RunStatus:
-    """Return the status of a run that has written these lines of metrics."""
-    (folder / METRICS).unlink(missing_ok=True)
+def state_of_program(folder: Path) -> LeaderState:
+    """Return the state of a program's run, which begins now."""
     state = state_in(folder)
     state.job = Mock()
     state.job.configure_mock(**{"metadata.name": "name", "spec.num_steps": None, "spec.deadline": None})
     state.host = Mock(agent_id="own", stuck="", stop_asked=False, report=lambda: OWN)
+    return state
+
+
+def status_after(folder: Path, *lines: str) -> RunStatus:
+    """Return the status of a run that has written these lines of metrics."""
+    (folder / METRICS).unlink(missing_ok=True)
+    state = state_of_program(folder)
     (folder / METRICS).write_text("".join(f"{line}\n" for line in lines))
 
     async def look() -> RunStatus:
@@ -119,3 +128,31 @@ def test_a_figure_of_an_event_that_cannot_be_shown(
     assert (status.progress.step, status.progress.of, status.progress.held_out_loss) == (4, of, None)
     assert (status.checkpoint.saved_at if status.checkpoint else None) == saved_at
     assert (status.failed_saves is not None) == ("saveFailed" in event)
+
+
+def test_where_the_time_of_a_silent_program_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It starts, or recovers, until it counts as under way; nobody knows what it does then, in each attempt."""
+    state, right, passed = state_of_program(tmp_path), time.monotonic, [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: right() + passed[0])
+
+    async def attempts() -> list[dict[str, float]]:
+        seen = []
+        publisher = StatusPublisher(state)
+        for number in range(2):
+            state.begin(Attempt(number, state))
+            for seconds in (20.0, 1000.0):  # 20 s are longer than such a start is taken to last
+                passed[0] += seconds
+                publisher.look()
+                seen.append(publisher.status().goodput)
+            state.end(well=False)
+        return seen
+
+    def about(split: dict[str, float]) -> dict[str, float]:
+        return {name: round(seconds, -1) for name, seconds in split.items() if seconds >= 5}
+
+    assert [about(split) for split in asyncio.run(attempts())] == [
+        {"start": 20},
+        {"start": 20, "other": 1000},
+        {"start": 20, "other": 1000, "recovery": 20},
+        {"start": 20, "other": 2000, "recovery": 20},
+    ]

@@ -9,7 +9,7 @@ phases.
     wait        training waited for data
     start, compile, restore     what came before the first step of the command's first attempt
     recovery    from a bad end to the first step after it, waiting for hosts included
-    other       the rest: evaluations, the last save, the end
+    other       the rest: evaluations, the last save, the end, and a program that reports nothing once it is under way
 """
 
 from collections.abc import Mapping
@@ -18,6 +18,9 @@ from shardwise.protocol.contract import Phase
 from shardwise.protocol.run_status import GOODPUT_CATEGORIES
 
 _START = ("interpreter", "imports", Phase.START, Phase.JOIN, Phase.DATA, Phase.INIT)
+
+UNDER_WAY = "underWay"
+"""In place of phases: the time for which a program that reports none counts as under way."""
 
 
 def nothing() -> dict[str, float]:
@@ -43,7 +46,7 @@ def attempt(elapsed_seconds: float, seconds: Mapping[str, float], *, recovering:
         ("wait", wait),
         ("save", seconds.get(Phase.SAVE, 0.0)),
         ("step", max(0.0, seconds.get(Phase.STEP, 0.0) - wait)),
-        ("other", seconds.get(Phase.EVALUATE, 0.0)),
+        ("other", seconds.get(Phase.EVALUATE, 0.0) + seconds.get(UNDER_WAY, 0.0)),
         ("compile", seconds.get(Phase.COMPILE, 0.0)),
         ("restore", seconds.get(Phase.RESTORE, 0.0)),
         ("start", sum(seconds.get(name, 0.0) for name in _START)),

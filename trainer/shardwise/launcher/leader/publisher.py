@@ -100,7 +100,7 @@ class StatusPublisher:
             state.copy.soon()  # the steps before a checkpoint are not trained again, so their lines have to last too
             self._committed = metrics.committed
         if state.running and state.running.started and state.phase in (RunPhase.STARTING, RunPhase.RECOVERING):
-            state.phase = RunPhase.RUNNING
+            state.under_way()
             self._state.events.write(
                 "running",
                 attempt=state.running.number,

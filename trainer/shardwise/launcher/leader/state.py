@@ -57,6 +57,7 @@ class LeaderState:
         known = self.record.written_at or config.started_at
         self._ledger = goodput.Ledger(goodput.nothing() | dict(self.record.goodput), known)
         self.running: Attempt | None = None
+        self._under_way_at: float | None = None
         self.over = self.record.attempt
         self.ended_at: float | None = known if self.predecessor_ran else None
         self.phase, self.reason = RunPhase.WAITING, ""
@@ -100,11 +101,15 @@ class LeaderState:
 
     def begin(self, attempt: "Attempt") -> None:
         """Note that an attempt is about to get its orders."""
-        self.running = attempt
+        self.running, self._under_way_at = attempt, None
         self.phase = RunPhase.STARTING if self.ended_at is None else RunPhase.RECOVERING
         self.reason = ""
         self.note(attempt=attempt.number, running=True, began_at=self.record.began_at or self._now())
         self._ledger.began(self._now())
+
+    def under_way(self) -> None:
+        """Note that the attempt takes steps, or that it may be expected to."""
+        self.phase, self._under_way_at = RunPhase.RUNNING, self._now()
 
     def end(self, *, well: bool) -> None:
         """Note that it has ended, well or badly."""
@@ -150,9 +155,10 @@ class LeaderState:
             await asyncio.to_thread(self.copy.keep, must=must)
 
     def _seconds(self) -> Mapping[str, float]:
-        """Return rank 0's time by phase in the attempt under way."""
-        leading = self.running.progress.get(0) if self.running else None
-        return leading.seconds if leading else {}
+        """Return rank 0's time by phase in the attempt that runs; of one that reports none, how long it takes steps."""
+        if leading := self.running.progress.get(0) if self.running else None:
+            return leading.seconds
+        return {} if self._under_way_at is None else {goodput.UNDER_WAY: self._now() - self._under_way_at}
 
     def _now(self) -> float:
         """Return seconds since the epoch, by the wall clock of the start: setting the clock changes nothing."""
