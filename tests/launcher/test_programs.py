@@ -93,6 +93,16 @@ def test_an_exit_code_names_its_cause(shell: ProgramShell, code: int, cause: str
     assert "about to end" in run.summary["logTail"]
 
 
+def test_signals_that_python_ignores(shell: ProgramShell) -> None:
+    """They end a program as they do where a shell starts it, as where it writes into a pipe that nobody reads."""
+    command = "program={command: [sh, -c, 'yes | head -n 1; grep SigIgn /proc/self/status']}"
+    run = begin(shell, "signals", "", command)
+    run.finish()
+    first, ignored = log(run).splitlines()
+    assert first == "y"
+    assert not any(int(ignored.split()[1], 16) >> number - 1 & 1 for number in (signal.SIGPIPE, signal.SIGXFSZ))
+
+
 def test_a_command_that_is_not_there(shell: ProgramShell) -> None:
     """It is refused in words, once."""
     run = begin(shell, "missing", "", "program.command=[pythn, script.py]")

@@ -55,6 +55,8 @@ def _become(program: Program, environment: Mapping[str, str]) -> None:
     if program.workdir is not None:
         with _refused("workdir", program.workdir):
             os.chdir(program.workdir)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and what is executed would inherit that
+        signal.signal(number, signal.SIG_DFL)
     with _refused("command", command[0]):
         os.execvpe(command[0], command, environment)  # noqa: S606  the program that the job names
 
