@@ -5,6 +5,7 @@ import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from tests.train.s3_server import serving
@@ -303,3 +304,35 @@ def test_a_bucket_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(copy, "_folder", _Unwell("PERMISSION_DENIED: not you"))
     with pytest.raises(RunDirectoryError, match="cannot be written: PERMISSION_DENIED"):
         copy.keep(must=False)
+
+
+class _Picky:
+    """A bucket that takes only some files."""
+
+    def __init__(self, refused: set[str]) -> None:
+        self.refused, self.asked = refused, list[str]()
+
+    def write(self, name: str, _: bytes) -> Any:
+        """Return what writes, or fails."""
+        self.asked.append(name)
+        error = ValueError("UNAVAILABLE: not this one") if name in self.refused else None
+        return Mock(result=Mock(side_effect=error))
+
+
+def test_a_file_that_is_refused_keeps_no_other_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest is copied, also at the end of a host, which asks once; one that refuses several is asked no more."""
+    names = [f"{number}.txt" for number in range(8)]
+    copy = RunCopy(tmp_path / "host", str(tmp_path / "bucket"), 1)
+    written(copy, *names)
+    order = list(copy._names())
+    picky = _Picky(set(order[:1]))
+    monkeypatch.setattr(copy, "_folder", picky)
+
+    copy._copy_all(due=False)
+    assert picky.asked == order
+
+    away = _Picky(set(order))
+    written(copy, *names, text="more")
+    monkeypatch.setattr(copy, "_folder", away)
+    copy._copy_all(due=False)
+    assert away.asked == order[:3]

@@ -52,6 +52,7 @@ COPY_SECONDS = 15.0
 _LOOKS = 5  # in that time
 _BYTES_PER_SECOND = 1 << 20
 _TAIL_BYTES = 1 << 20
+_MOST_REFUSED = 3  # in one go: each is tried for a while, and a bucket that is away refuses all
 
 _Result = TypeVar("_Result")
 _Stamp = tuple[int, int, int]
@@ -153,10 +154,15 @@ class RunCopy:
                 self._asked("written", partial(remove_below, self._folder, prefix))
 
     def _copy_all(self, *, due: bool) -> None:
-        with self._lock, _left_to_the_next_time():
+        refused: list[str] = []
+        with self._lock:
             for name in self._names():
-                if not due or time.monotonic() >= self._due.get(name, 0.0):
-                    self._copy(name)
+                away = len(refused) == _MOST_REFUSED or (name in KEPT and refused)  # what is kept goes in its order
+                if not away and (not due or time.monotonic() >= self._due.get(name, 0.0)):
+                    refused.append(name)
+                    with _left_to_the_next_time():
+                        self._copy(name)
+                        refused.pop()
 
     def _names(self) -> Iterator[str]:
         """Yield every file that this host copies."""
