@@ -18,7 +18,8 @@ def orders_of(number: int, state: LeaderState) -> Callable[[int], Orders]:
     coordinator = f"{config.address}:{free_port(config.address)}"
     meeting = rendezvous(config.address, free_port(config.address)) if state.job.spec.program else {}
     addresses, platform = state.members.addresses(config.address), offered()[hardware.accelerator].spec.platform
-    committed, fresh = state.metrics.committed, state.record.fresh
+    committed = state.metrics.committed
+    fresh = state.record.fresh and committed < 0  # the record learns of a save only at the next look
 
     def orders(rank: int) -> Orders:
         return Orders(
