@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from shardwise.train.data.shared import SharedProgress
+
 SHARER = Path(__file__).with_name("sharer.py")
 NUM_PARTS = 15
 NUM_HOSTS = 3
@@ -64,6 +66,30 @@ def said(process: subprocess.Popen[str], last: str) -> list[str]:
 def parts_of(lines: list[list[str]]) -> Counter[int]:
     """How often each part was made."""
     return Counter(int(line.split()[1]) for each in lines for line in each if line.startswith("made"))
+
+
+def test_what_all_hosts_have_done_is_asked_for_no_more() -> None:
+    """Once all is done, a host that looks at what the others have made spares the coordinator a request for each."""
+    said, asked, counter = list[str](), list[str](), Counter[str]()
+
+    class All:
+        def add(self, name: str, amount: int) -> int:
+            asked.append(name)
+            counter[name] += amount
+            return counter[name]
+
+        def exchange(self, name: str, text: str) -> list[str]:
+            raise AssertionError(name, text)
+
+    progress = SharedProgress(All(), said.append, lambda _: None)
+    progress("reading", 0, 0, 10_000_000)
+    counter["bytes/reading"] += 9_000_000  # of other hosts
+    for done in range(1, 11):
+        progress("reading", 0, done * 1_000_000, 10_000_000)
+    assert (len(asked), len(said)) == (2, 11)
+    assert said[-1].startswith("reading: 10.0 of 10.0 MB")
+    progress("tokenising", 0, 0, 10_000_000)
+    assert said[-1].startswith("tokenising: 0.0 of 10.0 MB")
 
 
 def test_each_part_is_made_by_one_host_and_read_by_all(data: Path) -> None:

@@ -21,6 +21,7 @@ from shardwise.train.data import pieces
 from shardwise.train.data.blocks import BLOCK_BYTES, BlockCache, Range
 from shardwise.train.data.cuts import Even
 from shardwise.train.data.dataset import Dataset, Reading, prepare
+from shardwise.train.data.folder import Folder
 from shardwise.train.data.mixture import Mixture
 from shardwise.train.data.opening import Watch
 from shardwise.train.data.order import Order
@@ -111,6 +112,38 @@ def test_a_job_reads_of_a_store_what_it_would_have_tokenised(
 
     assert [len(each.index.parts) > 3 for each in made] == [True, True]
     assert_same(prepared(naming, tmp_path / "cache"), prepared(data, tmp_path / "cache"))
+
+
+def test_a_store_that_is_whole_is_known_by_its_index(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A later start asks for no part of it; one that is gone or cut is made anew, and so is a damaged index."""
+    to = tmp_path / "tokens"
+    made, _ = stored(section(corpus), str(to))
+    files = {path: path.read_bytes() for path in to.glob("*/*")}
+    asked, read = list[str](), Folder.read
+
+    def noted(folder: Folder, name: str, *args: Any) -> bytes | None:
+        asked.append(name)
+        return read(folder, name, *args)
+
+    monkeypatch.setattr(Folder, "read", noted)
+    again, _ = stored(section(corpus), str(to))
+    assert [(each.num_made, each.index) for each in again] == [(0, each.index) for each in made]
+    assert asked.count("index.json") == len(made)
+    assert not [name for name in asked if name.endswith(".tokens")]
+
+    first, second = (to / Path(made[0].url).name / f"part-{number:06d}.tokens" for number in (0, 1))
+    first.unlink()
+    second.write_bytes(files[second][:-1])
+    again, _ = stored(section(corpus), str(to))
+    assert [each.num_made for each in again] == [2, 0]
+
+    for damaged in (b"", b"{}", files[to / Path(made[0].url).name / "index.json"].replace(b"train_tokens", b"other")):
+        (to / Path(made[0].url).name / "index.json").write_bytes(damaged)
+        again, _ = stored(section(corpus), str(to))
+        assert [each.num_made for each in again] == [0, 0]
+    assert {path: path.read_bytes() for path in to.glob("*/*")} == files
 
 
 def test_the_cache_of_blocks_is_bounded(tmp_path: Path) -> None:

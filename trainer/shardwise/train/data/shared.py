@@ -71,19 +71,20 @@ class SharedProgress:
     def __init__(self, hosts: Hosts, say: Callable[[str], None], report: Callable[[str], None]) -> None:
         """`say` gets each line, `report` the first and the last of each thing that is done."""
         self._hosts, self._say, self._report = hosts, say, report
-        self._doing, self._began, self._own_bytes = "", 0.0, 0
+        self._doing, self._began, self._own_bytes, self._of_all = "", 0.0, 0, 0
 
     def __call__(self, doing: str, before_bytes: int, done_bytes: int, of_bytes: int) -> None:
         """Tell how far it is: `before_bytes` were done by an earlier attempt, `done_bytes` by it and this host."""
         is_first = doing != self._doing
         if is_first:
-            self._doing, self._began, self._own_bytes = doing, time.monotonic(), before_bytes
+            self._doing, self._began, self._own_bytes, self._of_all = doing, time.monotonic(), before_bytes, 0
         # A host's own tasks come first; when it gets to those of others, they have been counted.
-        of_all = self._hosts.add(f"bytes/{doing}", done_bytes - self._own_bytes)
+        if is_first or before_bytes + self._of_all < of_bytes:
+            self._of_all = self._hosts.add(f"bytes/{doing}", done_bytes - self._own_bytes)
         self._own_bytes = done_bytes
-        now_bytes = min(of_bytes, before_bytes + of_all)
+        now_bytes = min(of_bytes, before_bytes + self._of_all)
         seconds = time.monotonic() - self._began
-        a_second = of_all / seconds if seconds > 0 and now_bytes < of_bytes else None
+        a_second = self._of_all / seconds if seconds > 0 and now_bytes < of_bytes else None
         line = f"{doing}: {megabytes(now_bytes, of_bytes, a_second)}"
         self._say(line)
         if is_first or done_bytes == of_bytes:

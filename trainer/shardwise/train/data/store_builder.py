@@ -174,7 +174,9 @@ class _Builder:
         digest = hashlib.sha256(plain.dumps()).hexdigest()
         folder = self.to.inside(f"{read.source.name}-{digest[:_KEY_DIGITS]}")
         tasks = self._part_tasks(read, folder, removed, name, tokenizer.fingerprint)
-        known = parts_that_are_there(folder, plain.itemsize)
+        there = folder.read(INDEX)
+        # A host for which all is there goes on to `_make` too, where the others would wait for it.
+        known = parts_that_are_there(folder, plain.itemsize, _parts_in(there, plain, folder.url))
         num_made = self._make(read.source.name, tasks, known)
         rows = read.file_rows
         index = replace(
@@ -182,7 +184,7 @@ class _Builder:
             parts=tuple(known[task.number] for task in tasks),
             num_removed=None if removed is None else removed.number_within(rows[0], rows[-1]),
         )
-        if folder.read(INDEX) != index.dumps():
+        if there != index.dumps() and folder.read(INDEX) != index.dumps():
             folder.write(INDEX, index.dumps())
         folder.remove_partial()
         return Built(name=read.source.name, url=folder.url, index=index, num_made=num_made)
@@ -231,3 +233,12 @@ class _Builder:
             done_bytes += sizes[result[0]]
             self.progress(doing, before_bytes, done_bytes, of_bytes)
             yield result
+
+
+def _parts_in(content: bytes | None, plain: Index, url: str) -> tuple[PartCounts, ...]:
+    """Return the parts of an index that is `plain` but for them; none of one that is damaged, and is written anew."""
+    try:
+        there = Index.loads(content or b"", url)
+    except (DataError, KeyError, TypeError):
+        return ()
+    return there.parts if replace(there, parts=(), num_removed=None).dumps() == plain.dumps() else ()

@@ -134,13 +134,15 @@ def make_part(task: PartTask, beat: Callable[[], None]) -> tuple[int, PartCounts
     return task.number, made, True
 
 
-def parts_that_are_there(folder: Folder, itemsize: int) -> dict[int, PartCounts]:
-    """Return what each part that is whole holds, by number."""
-    sizes = {name: size for name, size in folder.sizes().items() if name.endswith(PART_SUFFIX)}
+def parts_that_are_there(folder: Folder, itemsize: int, known: Sequence[PartCounts]) -> dict[int, PartCounts]:
+    """Return what each part that is whole holds, by number. `known` is what an index says: the others are read."""
+    names = {name: size for name, size in folder.sizes().items() if name.endswith(PART_SUFFIX)}
+    sizes = {int(name.removesuffix(PART_SUFFIX).removeprefix("part-")): size for name, size in names.items()}
+    found = {number: each for number, each in enumerate(known) if each.size_bytes(itemsize) == sizes.get(number)}
+    left = sorted(sizes.keys() - found.keys())
     with ThreadPoolExecutor(_THREADS) as pool:
-        found = pool.map(lambda name: _counts(folder, name, sizes[name], itemsize), sizes)
-        by_name = {name: counts for name, counts in zip(sizes, found, strict=True) if counts is not None}
-    return {int(name.removesuffix(PART_SUFFIX).removeprefix("part-")): counts for name, counts in by_name.items()}
+        counts = pool.map(lambda number: _counts(folder, part_name(number), sizes[number], itemsize), left)
+        return found | {number: each for number, each in zip(left, counts, strict=True) if each is not None}
 
 
 def _with_hashes(
