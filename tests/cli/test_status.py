@@ -362,6 +362,20 @@ def test_damaged_summary(tmp_path: Path, command: Command) -> None:
     assert "remove it" in ended.error
 
 
+def test_nothing_in_a_run_directory_steers_the_terminal(tmp_path: Path, command: Command) -> None:
+    """What a run has said is shown without it, line by line; as JSON it is there as it was, and steers nothing."""
+    directory = make_run(tmp_path / "run", status="failed")
+    said = {"status": "failed\x1b[2J", "error": "no space\n  \x1b]0;title\x07left \x9b1m", "digest": "ab\x1b[1m"}
+    summary = json.loads((directory / "summary.json").read_text()) | {"entropy": {"byte\x1b[2J": 4.2}}
+    (directory / "summary.json").write_text(json.dumps(summary | said), encoding="utf-8")
+    shown = command("status", str(directory), "--plot").out
+    assert not [character for character in shown if not character.isprintable() and character != "\n"]
+    lines = [" ".join(line.split()) for line in shown.splitlines()]
+    assert lines[lines.index("error no space") + 1] == "]0;title left 1m"
+    as_json = command("status", str(directory), "--json").out
+    assert ("\x1b" in as_json, json.loads(as_json)["error"]) == (False, said["error"])
+
+
 def test_a_damaged_line_of_metrics(tmp_path: Path, command: Command) -> None:
     """It is named with its number, in one line and without a traceback."""
     directory = make_run(tmp_path / "run")

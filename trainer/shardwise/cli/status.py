@@ -15,6 +15,7 @@ from shardwise.cli.command import Json, trainer_imports
 from shardwise.cli.in_cluster import Context, Namespace, job_in_cluster, print_status
 from shardwise.cli.run_directory import RunOrJob, shown
 from shardwise.cli.run_files import RunOverview, read_overview
+from shardwise.cli.screen_lines import plain
 from shardwise.launcher.output import describe
 from shardwise.page.curves import json_lines
 from shardwise.protocol.contract import EVENTS, LOGS
@@ -70,10 +71,8 @@ def command(
         with trainer_imports():
             from shardwise.train.plot import plot_text
 
-            console.print(
-                plot_text(run.records, run.summary.get("entropy", {}), width=min(console.width, 100)),
-                markup=False,
-            )
+            entropy = {plain(name): value for name, value in run.summary.get("entropy", {}).items()}
+            console.print(plot_text(run.records, entropy, width=min(console.width, 100)), markup=False)
 
 
 def meaning_of(status: str, *, has_saved: bool) -> tuple[str, str]:
@@ -87,7 +86,8 @@ def _table(run: RunOverview) -> Table:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for name, text in _lines(run):
-        table.add_row(name, text)
+        # Somebody else may have written the directory. The lines of an error stay lines.
+        table.add_row(name, "\n".join(plain(line) for line in text.split("\n")))
     return table
 
 
