@@ -15,7 +15,7 @@ import jax
 import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 from tests.cli.conftest import MODEL, QUICKSTART, Command
 from tests.train.weights.test_transformers import write_model
 from tokenizers import AddedToken, Tokenizer
@@ -227,6 +227,23 @@ def test_an_export_refuses_the_tokenizer_of_another_model(command: Command, tmp_
     assert (code, "has 511 tokens, for which the table of tokens would have" in error) == (ExitCode.BAD_INPUT, True)
     assert not out.exists()
     assert given("elsewhere")[0] == 0
+
+
+def test_an_export_refuses_numbers_that_its_format_does_not_have(command: Command, tmp_path: Path) -> None:
+    """What would become infinite is named before a file with it is there; infinite ones of the run itself stay."""
+    weights = _published("llama3", tmp_path)
+    weights["model.norm.weight"][:2] = 1e5, -np.inf
+    save_file(weights, tmp_path / "llama3" / "model.safetensors", {"format": "pt"})
+    text = f"--set=training.data.train.0.paths=[{tmp_path}/text.txt]"
+    assert command("import", str(tmp_path / "llama3"), str(tmp_path / "run"), text).code == 0
+    out = tmp_path / "again" / "model.safetensors"
+
+    ended = command("export", str(tmp_path / "run"), str(out), "--dtype", "float16")
+    assert ended.code == ExitCode.BAD_INPUT
+    assert "norm.weight: 1 of its numbers is too large for float16; take bfloat16" in ended.error
+    assert not [*out.parent.iterdir()]
+    assert command("export", str(tmp_path / "run"), str(out), "--dtype", "bfloat16").code == 0
+    assert load_file(out)["model.norm.weight"][:2].tolist() == [99840, -np.inf]
 
 
 def test_an_import_takes_the_folder_of_a_tokenizer(command: Command, tmp_path: Path) -> None:

@@ -215,13 +215,26 @@ def _without_tokenizer(tokenizer: str) -> str:
 
 def _parameters(root: str, step: int, dtype: str | None) -> Iterator[tuple[str, Any]]:
     """Yield the parameters by the model's own paths, verified, one in memory at a time."""
-    import jax.numpy as jnp
-
     from shardwise.train.checkpoint import load_numpy
     from shardwise.train.origin import PARAMS
 
     for path, array in load_numpy(root, step, PARAMS):
-        yield path.removeprefix(PARAMS), array if dtype is None else array.astype(jnp.dtype(dtype))
+        name = path.removeprefix(PARAMS)
+        yield name, array if dtype is None else _cast(name, array, dtype)
+
+
+def _cast(name: str, array: Any, dtype: str) -> Any:
+    """Return a parameter in another format; DataError if that does not reach as far as its numbers do."""
+    import jax.numpy as jnp
+    import numpy as np
+
+    with np.errstate(over="ignore"):  # it is said below
+        cast = array.astype(jnp.dtype(dtype))
+    if num_lost := int(np.isinf(cast).sum() - np.isinf(array).sum()):
+        large = "1 of its numbers is" if num_lost == 1 else f"{num_lost:,} of its numbers are"
+        other = "bfloat16" if dtype == "float16" else "float32"
+        raise DataError(f"{name}: {large} too large for {dtype}; take {other}")
+    return cast
 
 
 def _prepare_folder(out: Path) -> None:
