@@ -273,6 +273,13 @@ def test_what_does_not_fit_a_job_is_refused_in_words(corpus: Path, tmp_path: Pat
     assert_same(prepared(naming, cache), prepared(section(corpus), cache))
 
 
+def test_a_store_may_have_a_name_that_looks_like_a_glob(corpus: Path, tmp_path: Path) -> None:
+    """What `tokenize` has made is what a job trains on, whatever it is called; a glob of files is none."""
+    _, naming = stored(section(corpus), str(tmp_path / "tokens[v1]"))
+
+    assert_same(prepared(naming, tmp_path / "cache"), prepared(section(corpus), tmp_path / "cache"))
+
+
 def test_a_file_that_changes_meanwhile_leaves_no_part(corpus: Path, tmp_path: Path) -> None:
     """What is read for the digest and what is tokenised are the same, or it is an error and nothing is kept."""
 

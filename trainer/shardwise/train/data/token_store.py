@@ -201,10 +201,11 @@ def is_store(path: str) -> bool:
 
 
 def _store_at(path: str) -> Folder | None:
-    if any(character in path for character in "*?[") or Path(path).is_file():
+    # On a web server a look for a folder reads what is there, and what a `?` begins is a query.
+    if Path(path).is_file() or (path.startswith(("http://", "https://")) and set(path) & set("*?[")):
         return None
     folder = Folder(path)
-    if not folder.exists():
+    if not folder.exists():  # a glob too is the name of a folder, if there is one
         return None
     names = folder.sizes()
     return folder if INDEX in names or any(name.endswith(PART_SUFFIX) for name in names) else None
