@@ -57,6 +57,19 @@ def test_a_jsonl_line_is_a_document(tmp_path: Path) -> None:
     assert texts(tmp_path / "a.jsonl.gz", "body") == [b"one\ntwo", long.encode(), b"last"]
 
 
+def test_lines_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    """The mark that some editors write first is no part of the first line; anywhere else it stays."""
+    content = '{"text": "one"}\n{"text": "\ufefftwo"}\n'
+    (tmp_path / "a.jsonl").write_text(content, encoding="utf-8-sig")
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(content.encode("utf-8-sig")))
+
+    for name in ("a.jsonl", "b.jsonl.gz"):
+        assert texts(tmp_path / name) == [b"one", "\ufefftwo".encode()]
+    (tmp_path / "a.jsonl").write_text("\n\ufeff{}", encoding="utf-8-sig")
+    with pytest.raises(DataError, match="line 2: not JSON"):
+        texts(tmp_path / "a.jsonl")
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [

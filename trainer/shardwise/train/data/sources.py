@@ -6,6 +6,7 @@ whole, one at a time.
 
 import hashlib
 import json
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from typing import NamedTuple
@@ -141,6 +142,8 @@ def _whole_document(where: str, row: int, text: bytes) -> Document:
 
 def _line_documents(blocks: Iterable[bytes], url: str, text_field: str, first_row: int) -> Iterator[Document]:
     for row, line in enumerate(_lines(blocks), start=first_row):
+        if row == 0:
+            line = line.removeprefix(BOM_UTF8)  # noqa: PLW2901  some editors write it first, and it is not JSON
         if line.strip():
             where = f"{url}, line {row + 1}"
             text = _text_of(line, text_field, where)
