@@ -93,12 +93,12 @@ def test_a_bad_line_is_refused_by_its_number(tmp_path: Path, line: bytes, words:
     assert str(caught.value).startswith(str(path))
 
 
-@pytest.mark.parametrize("name", ["a.json", "a.ndjson.gz"])
+@pytest.mark.parametrize("name", ["a.json", "a.ndjson.gz", "a.jsonlines"])
 def test_json_is_refused(name: str, tmp_path: Path) -> None:
     """Such a file is neither lines nor text, and the error says what to write instead."""
     (tmp_path / name).write_text("{}")
 
-    with pytest.raises(DataError, match=r"is a .(nd)?json file; expected .jsonl"):
+    with pytest.raises(DataError, match=r"is a .(json|ndjson|jsonlines) file; expected .jsonl"):
         texts(tmp_path / name)
 
 

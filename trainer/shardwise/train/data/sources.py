@@ -85,7 +85,7 @@ def file_kind(file: DataFile) -> str:
             f"{file.url!r} is a {suffix} file; expected a plain file, or one that is compressed as .gz or .zst. "
             "Unpack it, or give paths that leave it out."
         )
-    if suffix in (".json", ".ndjson"):
+    if suffix in (".json", ".jsonlines", ".ndjson"):
         raise DataError(
             f"{file.url!r} is a {suffix} file; expected .jsonl (one JSON object a line) or text. "
             "Write one object a line and name it .jsonl, or give the path of a text file."
