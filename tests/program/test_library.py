@@ -132,6 +132,14 @@ def test_steps_beyond_what_a_status_holds(tmp_path: Path) -> None:
     assert summary(tmp_path)["steps"] == 2**31 - 1
 
 
+def test_too_many_steps_are_told_in_one_line(tmp_path: Path) -> None:
+    """The code says that the program must be mended: no restart would help."""
+    code, out, error = ended(start(tmp_path, "import sys, shardwise\nshardwise.init(steps=sys.maxsize)\n"))
+    assert (code, out) == (ExitCode.USAGE, "")
+    assert error.startswith("error: init(steps=9223372036854775807): expected at most 2147483647")
+    assert "Traceback" not in error
+
+
 def test_sigterm_saves(tmp_path: Path) -> None:
     """SIGTERM: it saves after the step it is in, and ends with the code that says so; nothing is lost."""
     process = start(tmp_path, COUNTS, "100000")

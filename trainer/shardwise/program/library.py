@@ -62,9 +62,9 @@ def init(
         raise UsageError("shardwise.init() was called before; call it once, at the beginning of the script")
     if threading.current_thread() is not threading.main_thread():
         raise UsageError("shardwise.init() was called in a thread; only the main thread can take signals")
+    sys.excepthook = _failed
     if steps is not None and steps > MAX_INT32:
         raise UsageError(f"init(steps={steps}): expected at most {MAX_INT32}; leave it out if the run has no end")
-    sys.excepthook = _failed
     # XLA reads them when the first device is asked for; what is there already wins.
     os.environ["XLA_FLAGS"] = " ".join((*COLLECTIVE_TIMEOUT_FLAGS, os.environ.get("XLA_FLAGS", ""))).strip()
     load_in_order()
