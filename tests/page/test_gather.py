@@ -93,3 +93,13 @@ def test_no_array_library_is_imported(module: str) -> None:
     code = f"import sys, shardwise.page.{module}; print({{'jax', 'numpy', 'ray'}} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+def test_the_time_left_of_a_program_that_reports_each_hundredth_step(tmp_path: Path) -> None:
+    """Its seconds are those of a hundred steps."""
+    began = {"event": "started", "step": 0, "attempt": 0, "of": 10_000, "program": True}
+    reports = [{"step": 100 * number, "loss": 1.0, "stepSeconds": 100.0} for number in range(1, 51)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in (began, *reports)))
+    (tmp_path / "summary.json").write_text(json.dumps({"name": "own", "status": "running", "of": 10_000}))
+
+    assert gather(tmp_path, status="running").eta_seconds == 5000.0

@@ -4,7 +4,7 @@ from collections import deque
 
 import pytest
 
-from shardwise.protocol.eta import RECENT_STEPS, eta_seconds, seconds_in, words
+from shardwise.protocol.eta import RECENT_STEPS, eta_seconds, of_each_step, seconds_in, words
 
 
 @pytest.mark.parametrize(
@@ -21,6 +21,20 @@ from shardwise.protocol.eta import RECENT_STEPS, eta_seconds, seconds_in, words
 def test_eta(step: int | None, of: int | None, recent_seconds: list[float], left: float | None) -> None:
     """One slow step changes nothing; what is not known is not guessed."""
     assert eta_seconds(step, of, recent_seconds) == left
+
+
+@pytest.mark.parametrize(
+    ("steps", "seconds", "each"),
+    [
+        ([4, 5, 6], [1.0, 2.0, 3.0], [1.0, 2.0, 3.0]),
+        ([100, 200, 250], [100.0, 200.0, 25.0], [1.0, 2.0, 0.5]),
+        ([7], [2.0], [2.0]),
+        ([], [], []),
+    ],
+)
+def test_a_program_may_report_each_hundredth_step(steps: list[int], seconds: list[float], each: list[float]) -> None:
+    """The first one that is known is taken to be of as many steps as the next."""
+    assert of_each_step(steps, seconds) == each
 
 
 @pytest.mark.parametrize(

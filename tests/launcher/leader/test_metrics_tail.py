@@ -251,3 +251,38 @@ def test_an_attempt_that_passes_over_a_damaged_checkpoint(tmp_path: Path) -> Non
         (58, 50, None),
         (58, 50, None),
     ]
+
+
+@pytest.mark.parametrize("first", [0, 99])
+def test_a_program_that_reports_each_hundredth_step(tmp_path: Path, first: int) -> None:
+    """Its seconds are those of all steps since the last report, and the time of one is what tells what is left."""
+    path = tmp_path / METRICS
+    began = {"event": "started", "step": first, "attempt": 0, "of": 10_000}
+    path.write_text("".join(json.dumps(line) + "\n" for line in (began, step(100, 150.0), step(200, 100.0))))
+    tail = MetricsTail(tmp_path, 0)
+    tail.read()
+
+    assert tail.recent_seconds[-1] == 1.0
+    assert max(tail.recent_seconds) < 2.0, "of how many steps the first one tells is not known, if it begins there"
+    with path.open("a") as file:
+        file.write(
+            json.dumps({"event": "restored", "step": 100, "attempt": 1}) + "\n" + json.dumps(step(150, 25.0)) + "\n"
+        )
+    tail.read()
+    assert tail.recent_seconds[-1] == 0.5
+    assert tail.lost_seconds == 100.0
+
+
+def test_a_successor_knows_how_many_steps_a_report_is_about(tmp_path: Path) -> None:
+    """It reads on in the middle of an attempt, whose steps it has not counted."""
+    path = tmp_path / METRICS
+    saved = {"event": "saved", "step": 200, "durableSeconds": 0.5}
+    path.write_text("".join(json.dumps(line) + "\n" for line in (step(100, 100.0), step(200, 100.0), saved)))
+    tail = MetricsTail(tmp_path, 0)
+    tail.read()
+    with path.open("a") as file:
+        file.write(json.dumps(step(300, 50.0)) + "\n")
+    successor = MetricsTail(tmp_path, 0, tail.known)
+    successor.read()
+
+    assert list(successor.recent_seconds) == [0.5]

@@ -35,7 +35,7 @@ from shardwise.protocol.contract import (
     checkpoint_steps,
 )
 from shardwise.protocol.errors import RunDirectoryError, UsageError
-from shardwise.protocol.eta import RECENT_STEPS, eta_seconds
+from shardwise.protocol.eta import RECENT_STEPS, eta_seconds, of_each_step
 from shardwise.protocol.evaluated import results
 from shardwise.protocol.run_status import RunStatus
 from shardwise.train.metrics import recorded
@@ -91,7 +91,9 @@ class RunOverview:
             return None
         if self.live and self.live.progress.eta_seconds is not None:
             return self.live.progress.eta_seconds
-        return eta_seconds(self.step, self.num_steps, self._recent("stepSeconds"))
+        known = [record for record in self.records[-RECENT_STEPS:] if record.get("stepSeconds") is not None]
+        each = of_each_step([record["step"] for record in known], [record["stepSeconds"] for record in known])
+        return eta_seconds(self.step, self.num_steps, each)
 
     def as_json(self) -> dict[str, Any]:
         """Return what `status --json` prints; null is what is not known."""

@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from shardwise.page.document import Evaluation, Series
-from shardwise.protocol.eta import RECENT_STEPS
+from shardwise.protocol.eta import RECENT_STEPS, of_each_step
 from shardwise.protocol.evaluated import by_name
 
 NAMES = ("loss", "tokensPerSecond", "mfu", "stepSeconds", "gradNorm")
@@ -104,6 +104,12 @@ class Metrics:
             curve.add(step, value)
         else:
             curve.cut(step)
+
+    @property
+    def recent_steps(self) -> list[float]:
+        """Return what the last steps took."""
+        curve = self.curves["stepSeconds"]
+        return of_each_step(curve.steps[-RECENT_STEPS:], curve.recent())
 
     def recent(self, name: str) -> float | None:
         """Return the median of the last steps; None before the first."""

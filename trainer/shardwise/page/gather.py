@@ -74,7 +74,7 @@ def gather(
         error="" if running else summary.get("error") or "",  # of a live run it is of the command before
         step=metrics.last_step,
         num_steps=steps,
-        eta_seconds=eta_seconds(metrics.last_step, steps, metrics.curves["stepSeconds"].recent()) if running else None,
+        eta_seconds=eta_seconds(metrics.last_step, steps, metrics.recent_steps) if running else None,
         loss=metrics.last("loss"),
         tokens_per_second=metrics.recent("tokensPerSecond"),
         mfu=metrics.recent("mfu"),

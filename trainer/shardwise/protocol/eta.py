@@ -1,7 +1,8 @@
 """How long something still takes: one estimate for a run, wherever it is shown, and the words for what is left."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from itertools import pairwise
 from statistics import median
 
 RECENT_STEPS = 20
@@ -45,6 +46,15 @@ def eta_seconds(step: int | None, of: int | None, recent_seconds: Collection[flo
     if step is None or of is None or not recent_seconds:
         return None
     return median(recent_seconds) * max(0, of - step)
+
+
+def of_each_step(steps: Sequence[int], seconds: Sequence[float]) -> list[float]:
+    """Return what one step took, where some of them are reported, each with the seconds of all since the one before.
+
+    The first of them is taken to be of as many steps as the next.
+    """
+    counts = [max(1, after - before) for before, after in pairwise(steps)]
+    return [took / count for took, count in zip(seconds, counts[:1] + counts or [1], strict=False)]
 
 
 def _split(seconds: float) -> tuple[int, int, int]:

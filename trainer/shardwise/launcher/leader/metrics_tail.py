@@ -30,7 +30,7 @@ class MetricsTail:
     newest known checkpoint with the time it was saved (seconds since the epoch) and, if this command saved it, the
     seconds that took; `failed_saves` is about the saves that failed since. `attempt` is the last one that began its
     steps, -1 before, and `stepped` whether it has completed one. `lost_seconds` is the time of steps that a later
-    attempt repeated. `recent_seconds` are those of the last steps. `of` is how many steps a program says it has.
+    attempt repeated. `recent_seconds` are what the last steps took. `of` is how many steps a program says it has.
     `held_out_loss` is that of the last evaluation, None before one and if it is not a number.
     `known` is what all lines up to the last one that told of a checkpoint have said; None before the first.
     """
@@ -53,6 +53,7 @@ class MetricsTail:
         self.held_out_loss = known.held_out_loss if known else None
         self._way_back: int | None = None
         self._lowest = -1
+        self._at: int | None = self.last.get("step")
 
     def read(self) -> bool:
         """Take in lines that were appended since the last call; return whether more of them are to be read.
@@ -86,12 +87,8 @@ class MetricsTail:
     def _take(self, record: dict[str, Any]) -> None:
         event = record.get("event")
         if event is None:
+            self._stepped(record["step"], record.get("stepSeconds"))
             self.last = record
-            self.stepped = True
-            seconds = record.get("stepSeconds")
-            self._times.took(record["step"], seconds or 0.0)
-            if seconds is not None:
-                self.recent_seconds.append(seconds)
         elif event in ("started", "restored"):
             self.failed_saves = None
             if event == "restored":
@@ -111,6 +108,17 @@ class MetricsTail:
         elif event == "saveFailed":
             self.failed_saves = FailedSaves(in_a_row=record.get("inARow", 1), reason=record.get("reason", ""))
 
+    def _stepped(self, step: int, seconds: float | None) -> None:
+        self.stepped = True
+        self._times.took(step, seconds or 0.0)
+        # A program may report only each hundredth step, with the seconds of all of them.
+        count = 1 if self._at is None else max(1, step - self._at)
+        self._at = step
+        if count > 1 and len(self.recent_seconds) == 1:
+            self.recent_seconds.clear()  # the first report begins the run with its own step, and may be of any number
+        if seconds is not None:
+            self.recent_seconds.append(seconds / count)
+
     def _restored(self, step: int, saved_at: float | None) -> None:
         if self.checkpoint is None or step < self.checkpoint.step:
             self.checkpoint = CheckpointStatus(step=step, saved_at=saved_at)
@@ -119,7 +127,7 @@ class MetricsTail:
             self.committed = self._way_back = self._lowest = step
 
     def _begun(self, step: int, attempt: int) -> None:
-        self.attempt, self.first_step, self.stepped = attempt, step, False
+        self.attempt, self.first_step, self.stepped, self._at = attempt, step, False, step
         # The attempt continues from `step`: what was trained beyond it is in no checkpoint, and will be done again.
         self.lost_seconds += self._times.lost_after(step)
 
