@@ -1,11 +1,13 @@
 """Follow a file of lines while another process appends to it. A line is returned once it is complete."""
 
+import codecs
 from contextlib import suppress
 from pathlib import Path
 
 from shardwise.protocol.bounded_log import OlderPart, content_of
 
 _PIECE_BYTES = 1 << 20
+_MOST_REST_BYTES = 1 << 16
 
 
 class GrowingFile:
@@ -48,12 +50,23 @@ class GrowingFile:
 class GrowingLog(GrowingFile):
     """A trainer's log, also while it is cut (`protocol/bounded_log.py`).
 
-    Of a log that is cut more than once between two calls, a line says where some are left out.
+    Of a log that is cut more than once between two calls, a line says where some are left out. A long line that does
+    not end, such as a bar of progress that writes over itself, is returned in pieces.
     """
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self._cuts = 0
+
+    def lines(self) -> list[str]:
+        """Return every line that was completed since the last call, and what there is of one that is long by now."""
+        whole = super().lines()
+        if len(self._rest) > _MOST_REST_BYTES:
+            piece, num_bytes = codecs.utf_8_decode(self._rest, "replace", False)  # not the first bytes of a letter
+            whole.append(piece)
+            self.offset += num_bytes
+            self._rest = self._rest[num_bytes:]
+        return whole
 
     def _read(self) -> tuple[bytes, int]:
         older = OlderPart.of(self._path)
