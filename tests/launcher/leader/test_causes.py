@@ -106,3 +106,13 @@ def test_a_hang_is_no_leaving() -> None:
 def test_what_a_peers_end_looks_like(exit_: Exit, follows: bool) -> None:  # noqa: FBT001  a column of a table
     """A plain failure may follow from a peer's; a kill or an exit code that names a cause does not."""
     assert follows_from_a_peer(exit_) == follows
+
+
+def test_of_many_lost_hosts_a_few_are_named() -> None:
+    """The message of a lost rack, or of all hosts but one, is one that a person reads."""
+    ending = attribute({}, set(range(1, 1024)), None, None)
+
+    assert (ending.cause, ending.rank) == (Cause.HOST_LOST, 1)
+    assert ending.message.startswith("host 1, host 2, host 3, ")
+    assert ending.message.endswith(" and 1013 others went away")
+    assert len(ending.message) < 150

@@ -1,7 +1,7 @@
 """Which hosts are alive: silence, replacement, and a leader that could not listen."""
 
 from shardwise.launcher.agent.client import poll_seconds
-from shardwise.launcher.leader.members import LOST_SECONDS, MISSED_SECONDS, Members
+from shardwise.launcher.leader.members import LOST_SECONDS, MISSED_SECONDS, Members, host_names
 from shardwise.protocol.poll import Poll
 from shardwise.protocol.report import Exit
 from shardwise.protocol.run_status import StuckHost
@@ -149,3 +149,11 @@ def test_what_polls_tell_of_their_hosts() -> None:
 def test_addresses() -> None:
     """Every host has the address in the poll of its newest agent."""
     assert heard((1, "a", 10.0), (2, "b", 10.0)).addresses("10.0.0.9") == ["10.0.0.9", "10.0.0.1", "10.0.0.2"]
+
+
+def test_of_many_hosts_a_few_are_named() -> None:
+    """A message goes into the status, the events and the log, where nobody reads a list of a thousand."""
+    assert host_names([3]) == "host 3"
+    assert host_names(range(10)) == ", ".join(f"host {host}" for host in range(10))
+    assert host_names(range(1, 1024)) == ", ".join(f"host {host}" for host in range(1, 11)) + " and 1013 others"
+    assert host_names(range(11)) == ", ".join(f"host {host}" for host in range(10)) + " and 1 other"

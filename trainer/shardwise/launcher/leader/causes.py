@@ -56,9 +56,8 @@ def attribute(exits: Mapping[int, Exit], lost: Collection[int], hang: str | None
     """
     bad = {rank: exits[rank] for rank in sorted(exits) if exits[rank].bad}
     if lost:
-        host = min(lost)
-        names = ", ".join(f"host {host}" for host in sorted(lost))
-        return Ending(cause=Cause.HOST_LOST, rank=host, exit=None, message=f"{names} went away")
+        message = f"{host_names(sorted(lost))} went away"
+        return Ending(cause=Cause.HOST_LOST, rank=min(lost), exit=None, message=message)
     if hang is not None:
         return Ending(cause=Cause.HANG, rank=hung_rank, exit=None, message=hang)
     # One trainer that fails takes its peers with it, in ways that say little. So the most telling exit counts.

@@ -15,6 +15,7 @@ from shardwise.protocol.run_status import StuckHost
 
 MISSED_SECONDS = 2.0
 LOST_SECONDS = 10.0
+_MOST_NAMED = 10
 _SIGN_OF_LIFE_SECONDS = 2.5
 _MISSED_POLLS, _LOST_POLLS = 3.0, 4.0
 
@@ -126,5 +127,7 @@ class Members:
 
 
 def host_names(hosts: Sequence[int]) -> str:
-    """Return the hosts' names as part of a message."""
-    return ", ".join(f"host {host}" for host in hosts)
+    """Return the hosts' names as part of a message; of many the first ones, and how many others there are."""
+    names = ", ".join(f"host {host}" for host in hosts[:_MOST_NAMED])
+    others = len(hosts) - _MOST_NAMED
+    return f"{names} and {others} other{'s' if others > 1 else ''}" if others > 0 else names
