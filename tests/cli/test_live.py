@@ -100,3 +100,14 @@ def test_a_run_in_a_bucket_is_not_asked(tmp_path: Path, listener: Listener, toke
     with pytest.raises(NoLeaderError, match="s3://bucket/run"):
         ask(tmp_path, "GET", "/status")
     assert listener.heard == []
+
+
+@pytest.mark.parametrize(
+    "said", ["", "[1]", "{}", '{"url": 1, "tokenFile": "status-token"}', '{"url": "x", "tokenFile": []}']
+)
+def test_a_damaged_word_of_who_leads_is_no_leader(tmp_path: Path, said: str) -> None:
+    """A file that a kill has cut, or another program has written, is named, and nothing is asked."""
+    (tmp_path / LOGS).mkdir()
+    (tmp_path / LOGS / STATUS).write_text(said)
+    with pytest.raises(NoLeaderError, match=f"{LOGS}/{STATUS}: does not say where"):
+        ask(tmp_path, "GET", "/status")

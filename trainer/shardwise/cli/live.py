@@ -36,13 +36,17 @@ def _leader(directory: Path) -> tuple[str, str]:
     try:
         text, owner = _read(directory / LOGS / STATUS)
         where = json.loads(text)
-        path = Path(where["tokenFile"])
+        path, address = Path(where["tokenFile"]), urlsplit(where["url"]).netloc
         token, owner_of_token = _read(path, os.O_NOFOLLOW) if path.name == STATUS_TOKEN else ("", None)
     except OSError as error:  # no launcher is at work, or it is on another machine, or another user's
         raise NoLeaderError(f"{directory}: its launcher cannot be asked from here: {error}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise NoLeaderError(
+            f"{directory / LOGS / STATUS}: does not say where the launcher listens: {error!r}"
+        ) from error
     if owner_of_token != owner:
         raise NoLeaderError(f"{directory}: its launcher cannot be asked from here: {path} is not its launcher's")
-    return urlsplit(where["url"]).netloc, token
+    return address, token
 
 
 def _read(path: Path, flags: int = 0) -> tuple[str, int]:
