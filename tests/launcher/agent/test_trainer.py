@@ -278,6 +278,7 @@ def test_the_work_of_one_process_of_a_family(tmp_path: Path) -> None:
     async def look(trainer: Trainer) -> None:
         await until(lambda: len(psutil.Process(trainer.pid).children()) == 1)
         (child,) = psutil.Process(trainer.pid).children()
+        children.append(child)
         await until(lambda: trainer.cpu_seconds_of(child.pid) >= 0.2)
         assert trainer.cpu_seconds_of(trainer.pid) < trainer.cpu_seconds_of(child.pid)
         assert trainer.cpu_seconds_of(os.getpid()) >= 0.2
@@ -285,7 +286,12 @@ def test_the_work_of_one_process_of_a_family(tmp_path: Path) -> None:
         await until(lambda: child.status() == psutil.STATUS_STOPPED)
         assert trainer.cpu_seconds_of(os.getpid()) == trainer.family_cpu_seconds
 
-    with_trainer(tmp_path, f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {BUSY!r}])", look)
+    children: list[psutil.Process] = []
+    try:
+        with_trainer(tmp_path, f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {BUSY!r}])", look)
+    finally:
+        for child in children:  # of a process that is ended alone
+            child.kill()
 
 
 def test_a_process_that_does_not_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
