@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from tests.plan.compiling import DATA
-from tests.plan.table import EXPERTS, FLOAT32, WEIGHTS, Row, answer, of_platform
+from tests.plan.table import APART, EXPERTS, FLOAT32, WEIGHTS, Row, answer, of_platform
 
 SPLIT = [row for row in of_platform("tpu", "gpu") if FLOAT32 not in row.words and row.topology != "1x1"]
 WIDE = [row for row in SPLIT if "precision.reduce=float32" in row.words]
@@ -38,12 +38,17 @@ def test_float32_holds_for_every_gradient(row: Row) -> None:
 
 @pytest.mark.parametrize("row", NARROW, ids=lambda row: row.name)
 def test_by_default_weights_are_summed_in_the_format_of_compute(row: Row) -> None:
-    """Each matrix in bfloat16, once over each mesh axis of data; what replicas sum of each other in float32."""
+    """Each matrix in bfloat16, once over each mesh axis of data; what replicas sum of each other in float32.
+
+    Experts that are split over the inner axis are summed over the outer one alone; what they add to tokens, and its
+    gradient, is summed over the inner one.
+    """
     moves, mesh = sums(row), answer(row)["step"]["mesh"]
     over_data = [move for move in moves if set(move["axes"]) & DATA and move["dtype"] == "bf16"]
     steps = sum(mesh[axis] > 1 for axis in DATA)
     more = ("model.tiedHead=false" in row.words) + 2 * ("model.kvHeads=2" in row.words)  # a head; a matrix a layer
     more += 4 * (EXPERTS in row.words)  # a layer's gates and its router
+    apart = 2 * (2 - 3) * (APART in row.words)  # of two layers
 
-    assert sum(move["count"] for move in over_data) == (WEIGHTS + more) * steps
+    assert sum(move["count"] for move in over_data) == (WEIGHTS + more) * steps + apart
     assert {move["dtype"] for move in moves if move["axes"] == ["replica"]} <= {"f32"}
