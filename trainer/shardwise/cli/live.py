@@ -8,8 +8,7 @@ from urllib.parse import urlsplit
 
 from shardwise.cli.run_directory import Fetched
 from shardwise.launcher.agent.client import NoLeaderError, read_status, request
-from shardwise.launcher.agent.config import STATUS_TOKEN
-from shardwise.protocol.contract import LOGS, STATUS
+from shardwise.protocol.contract import LOGS, STATUS, STATUS_TOKEN
 from shardwise.protocol.run_status import RunStatus
 
 

@@ -22,7 +22,7 @@ from shardwise.job.load import dump
 from shardwise.job.spec import TrainingJob
 from shardwise.job.topology import num_hosts
 from shardwise.launcher.agent.client import NoLeaderError, request
-from shardwise.launcher.agent.config import GANG_TOKEN, JOB_COPY, STATUS_TOKEN, AgentConfig, Tokens
+from shardwise.launcher.agent.config import GANG_TOKEN, JOB_COPY, AgentConfig, Tokens
 from shardwise.launcher.agent.standby import remove_standby_logs
 from shardwise.launcher.job_file import keep_job
 from shardwise.launcher.machine import ADDRESS
@@ -33,7 +33,7 @@ from shardwise.launcher.system import processes
 from shardwise.launcher.system.log_bound import bounded
 from shardwise.launcher.system.ports import free_port
 from shardwise.launcher.system.tasks import cancel
-from shardwise.protocol.contract import LOGS, STATUS, ExitCode
+from shardwise.protocol.contract import LOGS, STATUS, STATUS_TOKEN, ExitCode
 from shardwise.protocol.files import replace_file
 from shardwise.protocol.leader_record import LeaderRecord
 from shardwise.protocol.takeover import hold

@@ -25,6 +25,7 @@ PROFILE = "profile"
 LOCK = ".lock"
 BUCKET_LEASE = ".lease"  # of a run directory in a bucket, in place of the lock
 STATUS = "status.json"  # in the logs of a live run: where its leader listens
+STATUS_TOKEN = "status-token"  # noqa: S105  a file, which that names: what its leader asks for
 EVENTS = "launcher.jsonl"  # in the logs: the events of the run
 LEADER_RECORD = "leader.json"  # in the logs: what the next leader must know
 LEADER_ADDRESS = "leader"  # in the logs: where host 0 is
