@@ -3,8 +3,10 @@
 import errno
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -167,3 +169,16 @@ def test_a_damaged_line_is_named_by_its_number(tmp_path: Path, damaged: bytes) -
 def test_no_file_has_no_records(tmp_path: Path) -> None:
     """Before the first step there is nothing to read, and that is no error."""
     assert steps(tmp_path / "metrics.jsonl") == []
+
+
+def test_a_full_log_does_not_take_the_place_of_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the disk of metrics and log is full, what ends the run is still what ended it."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    monkeypatch.setattr(MetricsLog, "_flush", full)
+    monkeypatch.setattr(sys, "stderr", Mock(write=full))
+    with pytest.raises(FloatingPointError, match="the loss is nan"), log.closing():
+        raise FloatingPointError("the loss is nan")

@@ -73,7 +73,8 @@ class MetricsLog:
                 self.close()
             except OSError as refusal:
                 why, count = refusal.strerror or refusal, self._waiting.count(b"\n")
-                sys.stderr.write(f"metrics.jsonl: the last {count} lines are lost ({why})\n")
+                with suppress(OSError):  # the log may be on the same disk
+                    sys.stderr.write(f"metrics.jsonl: the last {count} lines are lost ({why})\n")
             raise
         self.close()
 

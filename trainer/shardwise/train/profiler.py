@@ -13,7 +13,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import jax
@@ -90,9 +90,10 @@ class Profiler:
             if (reason := _of_storage(error)) is None:
                 raise
             steps = f"{self._steps[0]} to {self._steps[-1]}"
-            sys.stderr.write(
-                f"profile: no trace of steps {steps}, since it cannot be written ({reason}). Training goes on\n"
-            )
+            with suppress(OSError):  # the log may be on the same disk
+                sys.stderr.write(
+                    f"profile: no trace of steps {steps}, since it cannot be written ({reason}). Training goes on\n"
+                )
             self._steps = range(0)  # JAX holds on to a trace that it could not write, and begins no other
             return False
         return True
