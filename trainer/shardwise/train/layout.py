@@ -1,11 +1,11 @@
-"""How every array is sharded: the mesh, the tables from axis names to mesh axes, and named arrays as plain ones.
+"""How every array is sharded: the mesh, the tables of `train/axes.py` over it, and named arrays as plain ones.
 
 Only this file, the config, and the model with what it is made of know haliax; the rest of the trainer sees arrays in a
 flat dict with their axis names beside them.
 
-Mesh axes, outermost first: replica (slices), the two of `data` (the batch, and FSDP of `embed`), context (positions,
-and FSDP of `embed`), pipeline (layers), tensor (heads, mlp, vocab; and positions between its regions).
-Tensor is innermost because it communicates most. `train/mesh.py` decides which device goes where.
+Mesh axes, outermost first: replica (slices), the two of `data` (the batch, FSDP of `embed`, and over the inner one also
+experts), context (positions, and FSDP of `embed`), pipeline (layers), tensor (heads, mlp, vocab; and positions between
+its regions). Tensor is innermost because it communicates most. `train/mesh.py` decides which device goes where.
 """
 
 from collections.abc import Mapping, Sequence
