@@ -25,9 +25,8 @@ _SIZED = quoted(preset for preset, fields in PRESETS.items() if "head_size" in f
 _SIZED_HEADS = f"has(self.headSize) || self.?preset.orValue('') in {_SIZED}"
 
 _MIXTURES = {preset: fields["experts"] for preset, fields in PRESETS.items() if "experts" in fields}
-_NUMBERED = (
-    f"self.?preset.orValue('') in {quoted(_MIXTURES)} || (has(self.experts.count) && has(self.experts.perToken))"
-)
+MIXTURE_PRESETS = quoted(_MIXTURES)
+_NUMBERED = f"self.?preset.orValue('') in {MIXTURE_PRESETS} || (has(self.experts.count) && has(self.experts.perToken))"
 
 
 def _of_experts(name: str) -> str:

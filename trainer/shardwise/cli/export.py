@@ -20,12 +20,14 @@ from shardwise.cli.run_files import job_of, report_refused, root_of
 from shardwise.job import environment
 from shardwise.job.paths import tokenizer_file
 from shardwise.job.presets import BYTE_TOKENIZER, padded_vocab_size
+from shardwise.job.spec import TrainingJob
 from shardwise.job.spec.data import Data
 from shardwise.job.spec.training import Training
 from shardwise.protocol.errors import CheckpointError, DataError, ShardwiseError, UsageError
 from shardwise.protocol.text import size
 
 if TYPE_CHECKING:
+    from shardwise.train.config import GptConfig
     from shardwise.train.data.tokenizer import Tokenizer
 
 _SUFFIX = ".safetensors"
@@ -60,6 +62,7 @@ def command(
     console = Console(highlight=False, soft_wrap=True)
     with trainer_imports():
         from shardwise.train import weights
+        from shardwise.train.base import place_of_base
         from shardwise.train.config import GptConfig
         from shardwise.train.data.chat import jinja_of, puts_a_space
 
@@ -81,9 +84,9 @@ def command(
         for candidate, is_last in _candidates(root, step):
             console.print(f"writing {out} from the checkpoint of step {candidate} ...")
             try:
-                _check_table(root, candidate, data.tokenizer, config.vocab_size)
+                _check_table(*(place_of_base(job) or (root, candidate)), data.tokenizer, config.vocab_size)
                 with writing(out):
-                    weights.write(out, config, _parameters(root, candidate, dtype), keys)
+                    weights.write(out, config, _parameters(job, config, root, candidate, dtype), keys)
             except CheckpointError as error:
                 if is_last:
                     raise
@@ -213,13 +216,13 @@ def _without_tokenizer(tokenizer: str) -> str:
     return f"no tokenizer is beside it, since {why}: AutoTokenizer of transformers reads an empty one there"
 
 
-def _parameters(root: str, step: int, dtype: str | None) -> Iterator[tuple[str, Any]]:
-    """Yield the parameters by the model's own paths, verified, one in memory at a time."""
-    from shardwise.train.checkpoint import load_numpy
-    from shardwise.train.origin import PARAMS
+def _parameters(
+    job: TrainingJob, config: "GptConfig", root: str, step: int, dtype: str | None
+) -> Iterator[tuple[str, Any]]:
+    """Yield the parameters by the model's own paths, verified, one in memory at a time, with what adapters add."""
+    from shardwise.cli.saved_model import whole_parameters
 
-    for path, array in load_numpy(root, step, PARAMS):
-        name = path.removeprefix(PARAMS)
+    for name, array in whole_parameters(job, config, root, step):
         yield name, array if dtype is None else _cast(name, array, dtype)
 
 

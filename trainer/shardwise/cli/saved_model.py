@@ -3,12 +3,14 @@
 It imports JAX: import it after the environment is set, inside `trainer_imports`.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+import equinox as eqx
 import jax
+import numpy as np
 
 from shardwise.bucket.lease import Lease
 from shardwise.job.identity import without_younger_fields
@@ -16,11 +18,13 @@ from shardwise.job.spec import Mesh, TrainingJob
 from shardwise.protocol import takeover
 from shardwise.protocol.errors import CheckpointError
 from shardwise.train import weights
-from shardwise.train.checkpoint import CheckpointWriter, restore, steps
+from shardwise.train.base import as_held, place_of_base
+from shardwise.train.checkpoint import CheckpointWriter, load_numpy, read_manifest, restore, steps
 from shardwise.train.config import GptConfig
 from shardwise.train.devices import devices_of
 from shardwise.train.digest import Digester
-from shardwise.train.layout import Layout
+from shardwise.train.layout import Layout, axis_names
+from shardwise.train.lora import initial, merged
 from shardwise.train.origin import PARAMS
 from shardwise.train.run_directory import RunDirectory
 from shardwise.train.start import build
@@ -44,13 +48,58 @@ def load_model(job: TrainingJob, root: str, *, step: int | None, report: Callabl
     Raises:
         CheckpointError: nothing was saved yet, or what was saved cannot be used.
     """
-    program = build(_for_generation(job), devices_of(job))
+    job = _for_generation(job)
+    program = build(job, devices_of(job))
     abstract = {path: leaf for path, leaf in flat(program.abstract()).items() if path.startswith(PARAMS)}
     restored = restore(root, abstract, step=step, digester=Digester(abstract), report=report)
     if restored is None:
         raise nothing_saved(root)
     params = {path.removeprefix(PARAMS): array for path, array in restored.arrays.items()}
+    if base := place_of_base(job):
+        program, params = _with_adapters_added(job, program, params, base, report)
     return Model(program=program, params=params, step=restored.step)
+
+
+def _with_adapters_added(
+    job: TrainingJob,
+    adapted: Program,
+    adapters: dict[str, jax.Array],
+    base: tuple[str, int],
+    report: Callable[[int, str], None],
+) -> tuple[Program, dict[str, jax.Array]]:
+    """Return the program of the model without adapters, and its weights with what these add to them."""
+    lora, (root, step) = job.spec.training.lora, base
+    assert lora is not None, "it has a base"
+    plain = job.with_spec(training=job.spec.training.model_copy(update={"lora": None}))
+    program = build(plain, devices_of(plain))
+    wanted = program.abstract()["params"]
+    held = as_held(read_manifest(root, step), wanted)
+    restored = restore(root, held, step=step, digester=Digester(held), report=report)
+    assert restored is not None, "its manifest is there"
+
+    def add(weights: dict[str, jax.Array], adapters: dict[str, jax.Array]) -> dict[str, jax.Array]:
+        added = merged(weights, adapters, adapted.names, lora)
+        return {path: array.astype(wanted[path].dtype) for path, array in added.items()}
+
+    weights = {path.removeprefix(PARAMS): array for path, array in restored.arrays.items()}
+    return program, jax.jit(add, out_shardings=program.shardings()["params"])(weights, adapters)
+
+
+def whole_parameters(job: TrainingJob, config: GptConfig, root: str, step: int) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield a checkpoint's parameters by the model's own paths, verified, one in memory at a time.
+
+    Those of a run that trains adapters are its weights with what these add to them.
+    """
+    own = ((path.removeprefix(PARAMS), array) for path, array in load_numpy(root, step, PARAMS))
+    lora, base = job.spec.training.lora, place_of_base(job)
+    if lora is None or base is None:
+        yield from own
+        return
+    adapters = dict(own)
+    names = axis_names(eqx.filter_eval_shape(initial, config, lora, key=jax.eval_shape(jax.random.key, 0)))
+    for path, array in load_numpy(*base, PARAMS):
+        name = path.removeprefix(PARAMS)
+        yield name, np.asarray(merged({name: array}, adapters, names, lora)[name]).astype(array.dtype, copy=False)
 
 
 def _for_generation(job: TrainingJob) -> TrainingJob:

@@ -85,6 +85,7 @@ _TABLE: Mapping[str, tuple[str, str]] = {
     "spec.training.precision": ("params compute output reduce", ""),
     "spec.training.loss": ("zLoss", "blockTokens"),
     "spec.training.startFrom": ("step restore", "path"),
+    "spec.training.lora": ("rank alpha mlp", ""),
     "spec.training.checkpoint": ("", "path every everySteps"),
     "spec.training.checkpoint.keep": ("", "last everySteps"),
     "spec.training.evaluation": ("", "everySteps batches"),

@@ -21,6 +21,7 @@ from shardwise.job.presets import (
 from shardwise.job.quantity import Duration
 from shardwise.job.spec import Checkpoint, Experts, Mesh, Model, Optimizer, RopeScaling, TrainingJob
 from shardwise.job.spec.data import Data
+from shardwise.job.spec.training import Lora
 from shardwise.job.topology import inner_ways, mesh_shape
 from shardwise.protocol.strict_model import StrictModel
 
@@ -38,6 +39,7 @@ def resolve(job: TrainingJob) -> TrainingJob:
             "data": _data(training.data),
             "mesh": _mesh(job),
             "optimizer": _optimizer(training.optimizer),
+            "lora": training.lora and _lora(training.lora, training.model),
             "checkpoint": _checkpoint(training.checkpoint),
         }
     )
@@ -100,6 +102,12 @@ def _optimizer(optimizer: Optimizer) -> Optimizer:
     if optimizer.name == "muon":
         return _fill(optimizer, {"adam_learning_rate": optimizer.learning_rate})
     return optimizer
+
+
+def _lora(lora: Lora, model: Model) -> Lora:
+    preset = NO_PRESET if model.preset is None else PRESETS[model.preset]
+    has_experts = model.experts is not None or "experts" in preset
+    return _fill(lora, {"alpha": 2.0 * lora.rank, "mlp": not has_experts})
 
 
 def _checkpoint(checkpoint: Checkpoint) -> Checkpoint:

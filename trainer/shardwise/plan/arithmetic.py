@@ -23,7 +23,7 @@ import jax.numpy as jnp
 
 from shardwise.train.memory import local_bytes
 from shardwise.train.mesh import DATA, EXPERT
-from shardwise.train.state import Abstract, Program, flat
+from shardwise.train.state import Abstract, Program, flat, parameters
 
 _FLOAT32 = 4
 
@@ -67,8 +67,8 @@ def _weights(program: Program) -> Iterator[tuple[float, int]]:
     """Yield the bytes that each weight moves over data, if over infinitely many devices, and over how many it does."""
     layout, parts = program.layout, program.training.batch.microbatches
     compute, wire, mesh = layout.dtype.itemsize, layout.wire.itemsize, layout.mesh.shape
-    for path, leaf in program.abstract()["params"].items():
-        names = program.names[path]
+    for path, leaf in parameters(program.abstract()).items():
+        names, is_trained = program.names[path], path in program.trained
         experts = mesh[EXPERT] if layout.splits_experts and "experts" in names else 1
         # Whole over data, and as it is over tensor.
         size = math.prod(leaf.shape) // _ways_over_tensor(program, names) / experts / layout.stages
@@ -76,9 +76,9 @@ def _weights(program: Program) -> Iterator[tuple[float, int]]:
         there, back = (compute, wire) if is_matrix else (_FLOAT32, _FLOAT32)
         ways = mesh[DATA[0]] * mesh[DATA[1]] // experts
         if layout.fsdp and "embed" in names:
-            yield size * parts * ((2 if in_block else 1) * there + back), ways
+            yield size * parts * ((2 if in_block else 1) * there + is_trained * back), ways
         else:
-            yield 2 * size * parts * back, ways
+            yield 2 * size * parts * is_trained * back, ways
 
 
 def _to_experts(program: Program) -> float:

@@ -14,7 +14,7 @@ from shardwise.plan.compiled import Step
 from shardwise.plan.result import MemoryUse, Weight, axis_words
 from shardwise.train.memory import local_bytes
 from shardwise.train.pipeline import Schedule
-from shardwise.train.state import Program, flat
+from shardwise.train.state import Program, flat, parameters
 from shardwise.train.step import abstract_batch
 
 _GPU_SHARE_VARIABLE, _GPU_SHARE = "XLA_PYTHON_CLIENT_MEM_FRACTION", 0.75
@@ -24,20 +24,20 @@ _GPU_SHARE_VARIABLE, _GPU_SHARE = "XLA_PYTHON_CLIENT_MEM_FRACTION", 0.75
 def memory(step: Step) -> MemoryUse:
     """Return the kinds of a compiled step; their total is the compiler's peak, and the program itself."""
     state = step.program.abstract()
-    parameters, optimizer = local_bytes(flat(state["params"])), local_bytes(flat(state["optimizer"]))
+    held, optimizer = local_bytes(parameters(state)), local_bytes(flat(state["optimizer"]))
     batch = local_bytes(abstract_batch(step.program)._asdict())
-    rest = max(0, step.peak_bytes - parameters - optimizer - batch)
+    rest = max(0, step.peak_bytes - held - optimizer - batch)
     kept = min(saved_activations(step), rest)
     gradients = min(gradient_bytes(step.program), rest - kept)
     return MemoryUse(
-        parameters=parameters,
+        parameters=held,
         optimizer=optimizer,
         gradients=gradients,
         activations=kept,
         temporaries=rest - kept - gradients,
         batch=batch,
         program=step.code_bytes,
-        total=parameters + optimizer + batch + rest + step.code_bytes,
+        total=held + optimizer + batch + rest + step.code_bytes,
         limit=usable_bytes(step.job),
     )
 
@@ -45,7 +45,7 @@ def memory(step: Step) -> MemoryUse:
 def weights(program: Program) -> list[Weight]:
     """Return how each parameter lies on the mesh, in the model's order."""
     rows = []
-    for name, leaf in flat(program.abstract()["params"]).items():
+    for name, leaf in parameters(program.abstract()).items():
         assert leaf.sharding is not None
         axes = program.names[name]
         part = leaf.sharding.shard_shape(leaf.shape)
@@ -100,7 +100,7 @@ def saved_activations(step: Step) -> int:
 def _shapes_of_parameters(program: Program) -> set[tuple[int, ...]]:
     """Return the shapes of one layer's parameters: as they are stored, and whole over data."""
     shapes = set()
-    for path, leaf in flat(program.abstract()["params"]).items():
+    for path, leaf in parameters(program.abstract()).items():
         if path.startswith("blocks."):
             assert leaf.sharding is not None
             shapes.add(_without_ones(leaf.sharding.shard_shape(leaf.shape)[1:]))

@@ -218,6 +218,12 @@ def assemble(template: T, arrays: Mapping[str, Array]) -> T:
     return model
 
 
+def in_float32(tree: T) -> T:
+    """Return a tree with its arrays in float32, the dtype of a weight's gradient; XLA drops the way there and back."""
+    widened: T = jax.tree.map(lambda x: x.astype(jnp.float32), tree)
+    return widened
+
+
 def _axes(like: NamedArray, array: Array) -> tuple[Axis, ...]:
     sizes = zip(like.axes, array.shape, strict=True)
     return tuple(axis.resize(size) if axis.name == "layers" else axis for axis, size in sizes)

@@ -24,6 +24,7 @@ class Linear(eqx.Module):
     Out: AxisSpec = eqx.field(static=True)
     weight: NamedArray
     bias: NamedArray | None
+    adapter: "Adapter | None" = None
 
     @classmethod
     def init(cls, In: AxisSpec, Out: AxisSpec, std: float, *, bias: bool, key: Array) -> Self:
@@ -46,4 +47,18 @@ class Linear(eqx.Module):
             outs=layout.spec([axis.name for axis in left], layout.compute),
         )
         out = place(hax.named(weighted(x.array, self.weight.array, how), left))
+        if self.adapter is not None:
+            out = out + self.adapter(x, layout, place)
         return out if self.bias is None else (out + self.bias).astype(out.dtype)
+
+
+class Adapter(eqx.Module):
+    """What is added to the product with a weight that stays as it is; see `train/lora.py`."""
+
+    scale: float = eqx.field(static=True)
+    a: Linear
+    b: Linear
+
+    def __call__(self, x: NamedArray, layout: Layout, place: Callable[[NamedArray], NamedArray]) -> NamedArray:
+        """Map {..., In} to {..., Out} by way of the rank."""
+        return self.b(self.a(x, layout, layout.put) * self.scale, layout, place)

@@ -28,7 +28,7 @@ from shardwise.train.report import Report, step_record
 from shardwise.train.run_directory import RunDirectory
 from shardwise.train.saves import Saves
 from shardwise.train.start import Start
-from shardwise.train.state import State
+from shardwise.train.state import State, parameters
 from shardwise.train.step import Metrics
 
 
@@ -241,7 +241,7 @@ class Loop:
             return
         began = time.perf_counter()
         with self._phases.entered(Phase.EVALUATE):
-            model = Evaluator(self._start.evaluation, self._state["params"], self._loader, self._phases.beat)
+            model = Evaluator(self._start.evaluation, parameters(self._state), self._loader, self._phases.beat)
             means = {one.name: model.means(one)._asdict() for one in self._start.evaluated}
         self._report.evaluated(number, as_record(means), time.perf_counter() - began)
 

@@ -23,7 +23,7 @@ from shardwise.train.block import Block, dropped
 from shardwise.train.config import GptConfig
 from shardwise.train.dropout import Dropout
 from shardwise.train.embedding import Lookup, lookup
-from shardwise.train.layout import Layout
+from shardwise.train.layout import Layout, in_float32
 from shardwise.train.linear import Linear
 from shardwise.train.loss import Head, HeadLoss, LossSums, Tokens, head_loss
 from shardwise.train.norm import Norm, normed
@@ -110,7 +110,7 @@ class Gpt(eqx.Module):
 
         def layer(block: Block, x: NamedArray, index: NamedArray) -> NamedArray:
             x = hax.named(checkpoint_name(x.array, INPUT), x.axes)
-            return block(x, index.array, named, dropout, layout)
+            return in_float32(block)(x, index.array, named, dropout, layout)
 
         # A scan over the stacked blocks: the program has one block for all layers, and gathers one layer at a time.
         blocks = replace(self.blocks, Block=layers.resolve_axis("layers"))
@@ -247,4 +247,4 @@ def _in_stream(x: NamedArray, layout: Layout) -> Array:
 
 def whole_table(table: NamedArray, layout: Layout) -> Array:
     """Gather a token table on every device of `data` (`table.copies`)."""
-    return copies(Table(layout.fsdp, layout.dtype, layout.wire), table.array)
+    return copies(Table(layout.fsdp, layout.dtype, layout.wire), table.array.astype(jnp.float32))

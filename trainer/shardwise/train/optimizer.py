@@ -210,8 +210,8 @@ def scale_by_lion(b1: float, b2: float, epsilon: float) -> optax.GradientTransfo
 
 
 def is_matrix(axes: tuple[str, ...]) -> bool:
-    """Return whether weight decay applies: to weights, which map embed to another axis, not to gains and biases."""
-    return "embed" in axes and any(axis not in (*_STACKED, "embed") for axis in axes)
+    """Return whether weight decay applies: to weights, which map embed or a rank to another axis, not to biases."""
+    return "rank" in axes or ("embed" in axes and any(axis not in (*_STACKED, "embed") for axis in axes))
 
 
 def muon_dimensions(axes: tuple[str, ...]) -> optax.contrib.MuonDimensionNumbers | None:

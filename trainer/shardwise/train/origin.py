@@ -64,7 +64,13 @@ def origin_of(
     partial = orders.fork or (newest is not None and newest.kind == "weights")
     own = Origin(root=root, step=orders.step, partial=partial, is_own=True, identity=identity)
     asked = job.spec.training.start_from
-    if asked is None or newest is not None or orders.step is not None or orders.committed is not None:
+    if (
+        asked is None
+        or job.spec.training.lora is not None
+        or newest is not None
+        or orders.step is not None
+        or orders.committed is not None
+    ):
         return own
     saved = steps(root) if peers.writes else []
     if json.loads(peers.exchange("own checkpoints", json.dumps(saved))[0]):

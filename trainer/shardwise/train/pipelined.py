@@ -54,8 +54,8 @@ class Stage:
         return _summed(jax.lax.map(lambda own: self._loss(self._others, *own), (outputs, self._own)))
 
     def gradients(self) -> tuple[LossSums, Params]:
-        """Return the same, and the sums of its gradient, float32."""
-        others, layers = (_float32(params) for params in (self._others, self._layers))
+        """Return the same, and the sums of its gradient by what is trained, float32."""
+        others, layers = (_float32(self.program.split(params)[1]) for params in (self._others, self._layers))
         outputs, back = jax.vjp(self._outputs, layers, self._inputs())
 
         def total(others: Params, output: Array, part: Microbatches) -> tuple[Array, LossSums]:
@@ -83,12 +83,13 @@ class Stage:
         return inputs
 
     def _input(self, others: Params, part: Microbatches) -> Array:
-        model = self.program.model({**self._layers, **others})
+        model = self.program.model({**self.params, **others})
         return model.entering(part.tokens, self.dropout(part.rows), self.program.layout)
 
     def _outputs(self, layers: Params, inputs: Array) -> Array:
         """Send all stages' microbatches through all layers, and return what comes of this stage's own."""
         schedule = Schedule.of(self.program.training)
+        layers = {**self._layers, **layers}
         stacks = {path: dealt(schedule, x) for path, x in layers.items()} if schedule.rounds > 1 else layers
         num_layers = self.program.config.num_layers // (schedule.stages * schedule.rounds)
 
@@ -106,7 +107,7 @@ class Stage:
         return run(schedule, visit, inputs)
 
     def _loss(self, others: Params, output: Array, part: Microbatches) -> LossSums:
-        model = self.program.model({**self._layers, **others})
+        model = self.program.model({**self.params, **others})
         return model.loss_of(output, part.targets, part.weights, self.program.layout, self.settings)
 
     @property

@@ -24,7 +24,7 @@ from shardwise.train.origin import Origin, refuse_other_model
 from shardwise.train.peers import Peers
 from shardwise.train.phases import Phases
 from shardwise.train.run_directory import RunDirectory
-from shardwise.train.state import Program, State, flat, unflat
+from shardwise.train.state import Program, State, flat, unflat, without_base
 
 Show = Callable[[str], None]
 """Takes a line for the person who watches."""
@@ -90,12 +90,12 @@ def first_state(
     peers: Peers,
     show: Show,
 ) -> tuple[State, Restored | None]:
-    """Return the state to start from, and what was restored for it; None for a fresh state.
+    """Return the state to start from without its base, and what was restored for it; None for a fresh state.
 
     A checkpoint is restored without initialising a state first, which would need the memory twice. With
     `origin.partial` arrays that it lacks are initialised.
     """
-    abstract = program.abstract()
+    abstract = without_base(program.abstract())
     wanted = {path: leaf for path, leaf in flat(abstract).items() if origin.takes(path)}
     with phases.entered(Phase.RESTORE):
         restored = restore(
@@ -128,7 +128,7 @@ def first_state(
         fresh = flat(_initial(program, kept))
     masters = _masters(program, restored, missing)
     num_fresh = len(missing) - len(masters)
-    if origin.is_own:
+    if origin.is_own and arrays:
         show(f"step {restored.step}: restored, but for {num_fresh} arrays that it lacks and that start anew")
     return unflat(abstract, fresh | arrays | masters), restored
 
@@ -145,7 +145,7 @@ def _masters(program: Program, restored: Restored, missing: Collection[str]) -> 
     """
     return {
         master: restored.arrays[parameter].astype(jnp.float32)
-        for parameter, master in masters_paths(program.names).items()
+        for parameter, master in masters_paths(program.trained).items()
         if master in missing and parameter in restored.arrays
     }
 

@@ -9,7 +9,7 @@ from shardwise.train.digest import combine, to_hex
 from shardwise.train.peers import Peers
 from shardwise.train.phases import Phases
 from shardwise.train.start import Start
-from shardwise.train.state import State, flat
+from shardwise.train.state import State, flat, without_base
 
 _LAST_SAVE_WAITS_SECONDS = (2.0, 8.0, 32.0)
 
@@ -40,7 +40,7 @@ class Saves:
         with self._phases.entered(Phase.SAVE):
             self._ticket = self._writer.save(
                 step,
-                flat(state),
+                flat(without_base(state)),
                 digester=self._start.digester,
                 identity=self._start.identity,
                 history=History(left_out=self._start.left_out, losses=losses),
@@ -71,5 +71,5 @@ class Saves:
         """Return the digest of the last state: that of its checkpoint or, if nothing was saved, a new one."""
         if self._ticket is not None and self._ticket.digest is not None:
             return self._ticket.digest
-        digests = self._start.digester(flat(state))
+        digests = self._start.digester(flat(without_base(state)))
         return combine(to_hex(digests, partial(self._peers.agree, "last")))

@@ -25,6 +25,7 @@ from shardwise.protocol.errors import DataError
 from shardwise.protocol.evaluated import HELD_OUT
 from shardwise.protocol.orders import Orders
 from shardwise.protocol.text import any_of
+from shardwise.train.base import Base
 from shardwise.train.checkpoint import Manifest, prepare_bucket, set_aside
 from shardwise.train.config import GptConfig
 from shardwise.train.data.dataset import Dataset, Reading, prepare
@@ -41,7 +42,7 @@ from shardwise.train.peers import Peers
 from shardwise.train.phases import Phases
 from shardwise.train.resume import Show, first_state, is_fork, left_out_batches, newest_manifest
 from shardwise.train.run_directory import RunDirectory
-from shardwise.train.state import Program, State, flat
+from shardwise.train.state import Program, State, flat, without_base
 from shardwise.train.step import lower_evaluation, lower_step
 
 
@@ -138,13 +139,16 @@ def start(job: TrainingJob, run: RunDirectory, phases: Phases, orders: Orders, p
             data = _prepared(training, program.config.seq_len, peers, phases, show)
             evaluated = _evaluated(training, data, program.config.seq_len, show, phases)
         _same_data(data, evaluated, peers)
-        own = identity(job, data_fingerprint=data.fingerprint)
+        base = Base.of(job, peers)
+        own = identity(job, data_fingerprint=data.fingerprint) | (base.identity if base else {})
         newest = newest_manifest(root, peers)
         forked = is_fork(run, root, newest, job.metadata.name, own, orders)
         with phases.entered(Phase.COMPILE):
             digest = digester.result()
         origin = origin_of(job, root, own, newest, orders, peers)
         state, restored = first_state(program, origin, orders, phases, digest, kept, peers, show)
+        if base is not None:
+            state |= base.restored(program, own, kept.get, peers, phases, show)
         with phases.entered(Phase.COMPILE):
             compiled = step.result()
             compiled_evaluation = None if evaluation is None else evaluation.result()
@@ -157,7 +161,7 @@ def start(job: TrainingJob, run: RunDirectory, phases: Phases, orders: Orders, p
     if first_step:
         initial_digest = run.read_summary().get("initialDigest")
     else:
-        initial_digest = combine(to_hex(digest(flat(state)), partial(peers.agree, "initial")))
+        initial_digest = combine(to_hex(digest(flat(without_base(state))), partial(peers.agree, "initial")))
     left_out = left_out_batches(run, goes_on, own, peers)
     if peers.writes:
         run.write_identity(own)
@@ -238,7 +242,7 @@ def _compile(
     XLA holds no lock of Python while it compiles, and loading a kept program waits for the disk.
     """
     step = pool.submit(kept.get, "step", partial(lower_step, program))
-    digester = pool.submit(Digester, flat(program.abstract()), kept.get)
+    digester = pool.submit(Digester, flat(without_base(program.abstract())), kept.get)
     evaluated = program.training.evaluation.every_steps is not None
     evaluation = pool.submit(kept.get, "evaluation", partial(lower_evaluation, program)) if evaluated else None
     return step, evaluation, digester

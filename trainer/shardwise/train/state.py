@@ -1,13 +1,14 @@
 """The training state: what it holds, how it is laid out, how it is made from a seed without ever being whole anywhere.
 
-A state is {"step", "params", "optimizer"}. Outside of a program it is a flat dict {dotted path: array}.
+A state is {"step", "params", "optimizer"}, and of a run that trains adapters also {"base"}: the weights that these are
+for, which no step changes and no checkpoint holds. Outside of a program it is a flat dict {dotted path: array}.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import equinox as eqx
 import jax
@@ -20,12 +21,15 @@ from shardwise.job.spec import Training
 from shardwise.train.config import GptConfig
 from shardwise.train.jax_private import with_own_channels
 from shardwise.train.layout import Layout, assemble, axis_names, flatten
+from shardwise.train.lora import dtype_of_base, initial, is_adapter
 from shardwise.train.model import Gpt
 from shardwise.train.optimizer import Names, UpdateRule, is_moment_of, optimizer
 
+T = TypeVar("T")
 Array = jax.Array
 State = dict[str, Any]
 Abstract = jax.ShapeDtypeStruct
+BASE = "base"
 # With all of its optimizations XLA's compiler for CPUs takes two to five times as long.
 COMPILED_QUICKLY: dict[str, Value] = {"xla_backend_optimization_level": "1", "xla_cpu_use_fusion_emitters": False}
 
@@ -38,6 +42,8 @@ class Program:
     layout: Layout
     template: Gpt
     names: Names
+    trained: Names
+    """Of the parameters that steps change: all, or those of adapters."""
     rule: UpdateRule
     policy: jmp.Policy
     training: Training
@@ -48,16 +54,18 @@ class Program:
     def of(cls, training: Training, layout: Layout, config: GptConfig, flags: Iterable[str] = ()) -> Self:
         """Return the program of a resolved job; `config` is of its model and tokenizer, `flags` are XLA's."""
         key = jax.eval_shape(jax.random.key, 0)  # making a real key would compile three programs
-        template = eqx.filter_eval_shape(Gpt.init, config, key=key)
+        template = eqx.filter_eval_shape(initial, config, training.lora, key=key)
         names = axis_names(template)
+        trained = {path: axes for path, axes in names.items() if training.lora is None or is_adapter(path)}
         precision = training.precision
         policy = jmp.Policy(*(jnp.dtype(name) for name in (precision.params, precision.compute, precision.output)))
-        rule = optimizer(training.optimizer, names, training.steps, params=precision.params)
+        rule = optimizer(training.optimizer, trained, training.steps, params=precision.params)
         return cls(
             config=config,
             layout=layout,
             template=template,
             names=names,
+            trained=trained,
             rule=rule,
             policy=policy,
             training=training,
@@ -70,9 +78,19 @@ class Program:
 
     def init(self) -> State:
         """Return the state at step 0, from the job's seed. Call it inside of jit only (`lower_init`)."""
-        weights = flatten(Gpt.init(self.config, key=jax.random.key(self.training.seed)))
+        model = initial(self.config, self.training.lora, key=jax.random.key(self.training.seed))
+        base, weights = self.split(flatten(model))
         params = self.policy.cast_to_param(weights)
-        return {"step": jnp.int32(0), "params": params, "optimizer": self.rule.init(weights)}
+        state: State = {"step": jnp.int32(0), "params": params, "optimizer": self.rule.init(weights)}
+        return state | {BASE: {path: x.astype(self._base_dtype(path)) for path, x in base.items()}} if base else state
+
+    def split(self, params: Mapping[str, T]) -> tuple[dict[str, T], dict[str, T]]:
+        """Return those of a model's parameters that stay as they are, and those that are trained."""
+        base = {path: x for path, x in params.items() if path not in self.trained}
+        return base, {path: x for path, x in params.items() if path in self.trained}
+
+    def _base_dtype(self, path: str) -> jnp.dtype:
+        return dtype_of_base(self.names[path], self.layout.dtype)
 
     def shardings(self) -> State:
         """Return the sharding of every array of a state, in the state's own tree."""
@@ -86,9 +104,12 @@ class Program:
         return state
 
     def lower_init(self) -> jax.stages.Lowered:
-        """Lower the init program, which makes every array in its shards and none whole."""
+        """Lower the init program of what a run saves, which makes every array in its shards and none whole."""
         compiled_with = self.compiler_options(runs_once=True)
-        return self.lower(jax.jit(self.init, out_shardings=self.shardings(), compiler_options=compiled_with))
+        made = without_base(self.shardings())
+        return self.lower(
+            jax.jit(lambda: without_base(self.init()), out_shardings=made, compiler_options=compiled_with)
+        )
 
     def lower(self, jitted: Any, *arguments: Any) -> jax.stages.Lowered:
         """Lower a program of this job.
@@ -137,6 +158,16 @@ class Program:
         if owner is not None and owner in self.names and leaf.ndim == len(self.names[owner]):
             return self.layout.stored(self.names[owner])
         return self.layout.replicated
+
+
+def without_base(state: State) -> State:
+    """Return what a run saves of its state."""
+    return {name: part for name, part in state.items() if name != BASE}
+
+
+def parameters(state: State) -> dict[str, Any]:
+    """Return all parameters of the model, those that are trained and those that stay as they are."""
+    return {**state.get(BASE, {}), **state["params"]}
 
 
 def flat(state: State) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from shardwise.train.loss import HeadLoss, LossSums
 from shardwise.train.microbatches import split, stored
 from shardwise.train.optimizer import schedule
 from shardwise.train.pipelined import Microbatches, Stage
-from shardwise.train.state import Abstract, Program, State
+from shardwise.train.state import Abstract, Program, State, parameters
 
 Array = jax.Array
 Params = dict[str, Array]
@@ -88,18 +88,18 @@ def lower_evaluation(program: Program) -> jax.stages.Lowered:
     layout, shardings = program.layout, program.shardings()
     jitted = jax.jit(
         partial(_evaluate, program),
-        in_shardings=(shardings["params"], layout.batch),
+        in_shardings=(parameters(shardings), layout.batch),
         out_shardings=layout.replicated,
         compiler_options=program.compiler_options(),
     )
-    return program.lower(jitted, program.abstract()["params"], abstract_batch(program))
+    return program.lower(jitted, parameters(program.abstract()), abstract_batch(program))
 
 
 def abstract_batch(program: Program) -> Batch:
     """Return the shapes, dtypes and shardings of a global batch."""
     shape = (program.training.batch.sequences, program.config.seq_len)
     whole: Callable[..., Any] = partial(Abstract, shape, sharding=program.layout.batch)
-    return Batch(whole(dtype=jnp.int32), whole(dtype=jnp.int32), whole(dtype=jnp.float32), whole(dtype=jnp.int32))
+    return Batch(*(whole(dtype=dtype) for dtype in (jnp.int32, jnp.int32, jnp.float32, jnp.int32)))
 
 
 def head_settings(program: Program) -> HeadLoss:
@@ -125,7 +125,7 @@ def _step(
     program: Program, state: State, batch: Batch, controls: Array, limit: Array | None = None
 ) -> tuple[State, Metrics]:
     rows = jnp.arange(batch.tokens.shape[0], dtype=jnp.int32)
-    sums, grads = _over_replicas(program, _gradients)(state["params"], batch, rows, state["step"])
+    sums, grads = _over_replicas(program, _gradients)(parameters(state), batch, rows, state["step"])
     mean = program.rule.trained(jax.tree.map(lambda g: g / sums.weight, grads))
     params, optimizer = program.rule.apply(mean, state["optimizer"], state["params"], state["step"])
     settings = program.training.optimizer
@@ -143,7 +143,7 @@ def _step(
     if limit is not None:
         good = jnp.isfinite(metrics.loss) & jnp.isfinite(metrics.grad_norm) & (metrics.loss <= limit)
         new = jax.tree.map(partial(jnp.where, good), new, {name: state[name] for name in new})
-    return {"step": state["step"] + 1, **new}, metrics
+    return {**state, "step": state["step"] + 1, **new}, metrics
 
 
 def _evaluate(program: Program, params: Params, batch: Batch) -> LossSums:
@@ -181,12 +181,12 @@ def _over_replicas(program: Program, local):  # type: ignore[no-untyped-def]  # 
     stages = {path: P("pipeline") if "layers" in names else P() for path, names in program.names.items()}
     by_stage, rows = stages if "pipeline" in manual else P(), P("replica") if "replica" in manual else P()
     specs = (by_stage, rows, rows, P())
-    outs = (P(), by_stage) if local is _gradients else P()
+    outs = (P(), program.split(stages)[1] if "pipeline" in manual else P()) if local is _gradients else P()
     return jax.shard_map(summed, in_specs=specs, out_specs=outs, axis_names=manual, check_vma=False)
 
 
 def _gradients(program: Program, params: Params, batch: Batch, rows: Array, step: Array) -> tuple[LossSums, Params]:
-    """Return the sums of the loss and of its gradient, float32, over one replica's microbatches."""
+    """Return the sums of the loss, and of its gradient by what is trained, float32, over a replica's microbatches."""
     num_microbatches = program.training.batch.microbatches
     dropout = program.training.model.dropout
 
@@ -206,12 +206,13 @@ def _gradients(program: Program, params: Params, batch: Batch, rows: Array, step
     def microbatch(params: Params, batch: Batch, rows: Array) -> tuple[LossSums, Params]:
         drop = drop_of(rows)
 
-        def total(params: Params) -> tuple[Array, LossSums]:
-            sums = _loss(program, params, batch, drop)
+        def total(trained: Params) -> tuple[Array, LossSums]:
+            sums = _loss(program, {**params, **trained}, batch, drop)
             return sums.total, sums
 
         # A gradient has the dtype of its argument: float32 here, though the weights may be kept in fewer bits.
-        grads, sums = jax.grad(total, has_aux=True)(jax.tree.map(lambda x: x.astype(jnp.float32), params))
+        trained = {path: params[path].astype(jnp.float32) for path in program.trained}
+        grads, sums = jax.grad(total, has_aux=True)(trained)
         return sums, grads
 
     if num_microbatches == 1:
@@ -220,7 +221,7 @@ def _gradients(program: Program, params: Params, batch: Batch, rows: Array, step
     def add(carry: tuple[LossSums, Params], inputs: tuple[Batch, Array]) -> tuple[tuple[LossSums, Params], None]:
         return jax.tree.map(jnp.add, carry, microbatch(params, *inputs)), None
 
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), params)
+    zeros = {path: jnp.zeros(params[path].shape, jnp.float32) for path in program.trained}
     # Sharded as the parameters are stored: otherwise XLA may carry whole gradients through the scan.
     first = (_nothing(), stored(program, zeros))
     return jax.lax.scan(add, first, jax.tree.map(partial(split, program), (batch, rows)))[0]

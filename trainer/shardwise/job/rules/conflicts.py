@@ -92,6 +92,15 @@ CONFLICTS = (
         expected="no decaySteps with kind: constant",
         hint="take kind: cosine, linear or warmup-stable-decay for a fall",
     ),
+    Conflict(
+        facts=(Fact("training.startFrom.restore", "==", "all"), Fact("training.lora", "set")),
+        expected="weights with lora, whose adapters begin anew",
+    ),
+    Conflict(
+        facts=(Fact("training.optimizer.name", "==", "muon"), Fact("training.lora", "set")),
+        expected="another optimizer with lora: muon is for whole matrices",
+        hint="set name: adamw",
+    ),
     *(
         Conflict(
             facts=(Fact(f"training.badSteps.{name}", "==", "rollBack"), Fact("recovery.restarts.nonfinite", "==", 0)),

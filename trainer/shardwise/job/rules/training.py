@@ -146,6 +146,23 @@ def groups_decay_only_with_decay(job: TrainingJob) -> Iterator[Problem]:
             yield wrong(path, group.weight_decay, f"nothing: {optimizer.name} has no such setting", "adamw has it")
 
 
+def adapters_have_weights(job: TrainingJob) -> Iterator[Problem]:
+    """Require weights that adapters are for, at a step that stays the same, and no adapters for experts."""
+    training = job.spec.training
+    if training.lora is None:
+        return
+    if training.start_from is None:
+        hint = "shardwise import makes a checkpoint of published weights"
+        yield Problem(
+            path=f"{_PATH}.startFrom", given="nothing", expected="path and step of weights, with lora", hint=hint
+        )
+    elif training.start_from.step is None:
+        hint = "each start reads these weights again; imported ones are step 0"
+        yield Problem(path=f"{_PATH}.startFrom.step", given="nothing", expected="a step, with lora", hint=hint)
+    if training.lora.mlp and training.model.experts:
+        yield wrong(f"{_PATH}.lora.mlp", True, "false with experts, which have no adapters", "leave it out")
+
+
 def warmup_ends(job: TrainingJob) -> Iterator[Problem]:
     """Require that the rate reaches its height before the run is over."""
     steps, warmup = job.spec.training.steps, job.spec.training.optimizer.schedule.warmup_steps
@@ -221,6 +238,7 @@ RULES = (
     phases_follow_each_other,
     fields_belong_to_optimizer,
     groups_decay_only_with_decay,
+    adapters_have_weights,
     warmup_ends,
     decay_has_room,
     kept_checkpoints_are_made,

@@ -164,6 +164,18 @@ class StartFrom(StrictModel):
     )
 
 
+class Lora(StrictModel):
+    """Low-rank adapters beside the weights of startFrom, which stay as they are: they alone are trained and saved."""
+
+    rank: Annotated[int, Unit("number")] = Field(ge=1, le=4096, description="Inner size of an adapter's two factors.")
+    alpha: Annotated[float | None, Unit("number"), FilledFrom("2 x rank")] = Field(
+        None, gt=0, le=65536, description="What an adapter adds is multiplied by alpha / rank."
+    )
+    mlp: Annotated[bool | None, FilledFrom("true; false with model.experts")] = Field(
+        None, description="Whether MLPs have adapters as attention has."
+    )
+
+
 class Tracking(StrictModel):
     """Where metrics go besides metrics.jsonl."""
 
@@ -211,6 +223,9 @@ class Training(StrictModel):
     ] = 0
     start_from: Annotated[
         StartFrom | None, Field(description="What the run begins from; left out, weights drawn from the seed.")
+    ] = None
+    lora: Annotated[
+        Lora | None, Field(description="Adapters that are trained in place of the weights; left out, none.")
     ] = None
     checkpoint: Annotated[Checkpoint, Field(description="Where and when the run is saved.")] = Checkpoint()
     evaluation: Annotated[Evaluation, Field(description="Loss on held-out documents.")] = Evaluation()

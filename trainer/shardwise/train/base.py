@@ -1,0 +1,110 @@
+"""The weights that adapters are for: read at each start from the checkpoint that `startFrom` names, never saved."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Self
+
+import jax.numpy as jnp
+
+from shardwise.job.spec import TrainingJob
+from shardwise.protocol.contract import Phase
+from shardwise.protocol.errors import CheckpointError
+from shardwise.train.checkpoint import Manifest, read_manifest, restore
+from shardwise.train.digest import Compile, Digester, combine
+from shardwise.train.lora import is_adapter
+from shardwise.train.origin import PARAMS, Origin, checkpoints_at, refuse_other_model
+from shardwise.train.peers import Peers
+from shardwise.train.phases import Phases
+from shardwise.train.state import BASE, Abstract, Program, State
+
+FINGERPRINT = "baseFingerprint"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Base:
+    """A checkpoint whose parameters get adapters."""
+
+    root: str
+    step: int
+    fingerprint: str
+    """A digest of its parameters: a run goes on with the weights that it began with."""
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """What it adds to the identity of a run."""
+        return {FINGERPRINT: self.fingerprint}
+
+    @classmethod
+    def of(cls, job: TrainingJob, peers: Peers) -> Self | None:
+        """Return that of a resolved job, which rank 0 looks up for all; None if it trains its weights.
+
+        Raises:
+            CheckpointError: there is no such checkpoint, it is damaged, or it holds adapters itself.
+
+        """
+        place = place_of_base(job)
+        if place is None:
+            return None
+        own = _fingerprint(*place) if peers.writes else ""
+        return cls(root=place[0], step=place[1], fingerprint=peers.exchange("base", own)[0])
+
+    def restored(
+        self,
+        program: Program,
+        identity: Mapping[str, Any],
+        compiled: Compile,
+        peers: Peers,
+        phases: Phases,
+        show: Callable[[str], None],
+    ) -> State:
+        """Return the part of the state that holds them, in the dtypes in which the program keeps them."""
+        wanted = program.abstract()[BASE]
+        with phases.entered(Phase.RESTORE):
+            held = as_held(read_manifest(self.root, self.step), wanted)
+            found = restore(
+                self.root,
+                held,
+                step=self.step,
+                digester=Digester(held, compiled),
+                report=lambda step, reason: show(f"checkpoint of step {step} refused: {reason}"),
+                agree=partial(peers.agree, "restore base"),
+                beat=phases.beat,
+            )
+        origin = Origin(
+            root=self.root, step=self.step, partial=False, is_own=False, identity=identity, weights_only=True
+        )
+        refuse_other_model(origin, found, show)
+        assert found is not None, "refused else"
+        # One after the other, so that of large weights no second copy is there.
+        return {BASE: {path: found.arrays.pop(PARAMS + path).astype(x.dtype) for path, x in wanted.items()}}
+
+
+def place_of_base(job: TrainingJob) -> tuple[str, int] | None:
+    """Return the folder and the step of the weights that a job's adapters are for; None if it trains its weights."""
+    training = job.spec.training
+    if training.lora is None:
+        return None
+    assert training.start_from is not None, "a rule wants it"
+    assert training.start_from.step is not None, "a rule wants it"
+    return checkpoints_at(training.start_from.path), training.start_from.step
+
+
+def as_held(manifest: Manifest, wanted: Mapping[str, Abstract]) -> dict[str, Abstract]:
+    """Return parameters by their paths in a checkpoint, in the dtypes that they have there, if they are there."""
+    entries = manifest.arrays
+    return {
+        PARAMS + path: x.update(dtype=jnp.dtype(entries[PARAMS + path].dtype)) if PARAMS + path in entries else x
+        for path, x in wanted.items()
+    }
+
+
+def _fingerprint(root: str, step: int) -> str:
+    manifest = read_manifest(root, step)
+    held = {path: entry.digest for path, entry in manifest.arrays.items() if path.startswith(PARAMS)}
+    if any(is_adapter(path) for path in held):
+        raise CheckpointError(
+            f"{root}: step {step} holds adapters, expected the weights of a model: write that run's model by "
+            "shardwise export, make a checkpoint of it by shardwise import, and name that in training.startFrom"
+        )
+    return combine(held)

@@ -1,0 +1,97 @@
+"""Low-rank adapters: two small factors beside a weight that stays as it is. They alone are trained.
+
+    y = W x + alpha / rank * B (A x)
+
+A maps to the rank and is drawn; B maps from it and begins at zero, so that a run begins with the model as it was. What
+is one product has one adapter: queries, keys and values that are projected together share A. Source: Hu et al., "LoRA:
+Low-Rank Adaptation of Large Language Models" (2021).
+"""
+
+import math
+import zlib
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import haliax as hax
+import jax
+import jax.numpy as jnp
+from haliax import Axis
+
+from shardwise.job.spec.training import Lora
+from shardwise.train.config import GptConfig
+from shardwise.train.linear import Adapter, Linear
+from shardwise.train.model import Gpt
+
+Array = jax.Array
+Names = Mapping[str, tuple[str, ...]]
+RANK = "rank"
+_A, _B, _WEIGHT = ".adapter.a.weight", ".adapter.b.weight", ".weight"
+# What is computed with in float32, though it is a matrix.
+_IN_FLOAT32 = ("position", "routes")
+
+
+def initial(config: GptConfig, lora: Lora | None, *, key: Array) -> Gpt:
+    """Return the model with drawn weights, and adapters if it has any: without them the bits are the same."""
+    model = Gpt.init(config, key=key)
+    if lora is None:
+        return model
+    adapted = replace(model.blocks, stacked=_adapted(model.blocks.stacked, lora, config.Layers, key))
+    return replace(model, blocks=adapted)
+
+
+def is_adapter(path: str) -> bool:
+    """Return whether the parameter of this path is a factor of an adapter."""
+    return path.endswith((_A, _B))
+
+
+def dtype_of_base(axes: tuple[str, ...], compute: jnp.dtype) -> jnp.dtype:
+    """Return the dtype in which a weight that is not trained is kept: that which it is computed with."""
+    features = [axis for axis in axes if axis not in ("layers", "qkv", "kv", "experts")]
+    return compute if len(features) > 1 and not {*axes} & {*_IN_FLOAT32} else jnp.dtype(jnp.float32)
+
+
+def merged(weights: Mapping[str, Any], adapters: Mapping[str, Any], names: Names, lora: Lora) -> dict[str, Any]:
+    """Return the weights with what the adapters add to them, float32; those without an adapter as they are.
+
+    Args:
+        weights: by path, those of the model without adapters; any of them.
+        adapters: by path, all factors.
+        names: the axis names of the model with adapters, by path.
+        lora: what the adapters are.
+
+    """
+    return {path: _merged(path, weight, adapters, names, lora) for path, weight in weights.items()}
+
+
+def _merged(path: str, weight: Any, adapters: Mapping[str, Any], names: Names, lora: Lora) -> Any:
+    a, b = (path.removesuffix(_WEIGHT) + factor for factor in (_A, _B))
+    if a not in adapters:
+        return weight
+    assert lora.alpha is not None, "the job is resolved"
+    factors = (hax.named(jnp.asarray(adapters[factor], jnp.float32), names[factor]) for factor in (a, b))
+    with jax.default_matmul_precision("highest"):
+        product = hax.dot(*factors, axis=RANK).rearrange(names[path]).array
+    return jnp.asarray(weight, jnp.float32) + lora.alpha / lora.rank * product
+
+
+def _adapted(blocks: Any, lora: Lora, Layers: Axis, key: Array) -> Any:
+    """Return stacked blocks whose products have adapters."""
+
+    def with_adapter(path: tuple[Any, ...], x: Any) -> Any:
+        if not isinstance(x, Linear) or path[0].name not in (("attention", "mlp") if lora.mlp else ("attention",)):
+            return x
+        name = ".".join(part.name for part in path)
+        return replace(x, adapter=_adapter(x, lora, Layers, jax.random.fold_in(key, zlib.crc32(name.encode()))))
+
+    is_linear = lambda x: isinstance(x, Linear)  # noqa: E731
+    return jax.tree_util.tree_map_with_path(with_adapter, blocks, is_leaf=is_linear)
+
+
+def _adapter(linear: Linear, lora: Lora, Layers: Axis, key: Array) -> Adapter:
+    assert lora.alpha is not None, "the job is resolved"
+    Rank, ins, outs = Axis(RANK, lora.rank), hax.axis.ensure_tuple(linear.In), hax.axis.ensure_tuple(linear.Out)
+    std = 1 / math.sqrt(math.prod(axis.size for axis in ins))
+    a = hax.random.normal(key, (Layers, *ins, Rank)) * std
+    b = hax.zeros((Layers, *sorted((Rank, *outs), key=lambda axis: axis.name != "embed")))
+    return Adapter(lora.alpha / lora.rank, Linear(linear.In, Rank, a, None), Linear(Rank, linear.Out, b, None))
