@@ -1,38 +1,185 @@
-"""Low-rank adapters: what they compute, that nothing else moves, and that no mesh changes it."""
+"""Low-rank adapters: what they compute, that nothing else moves or is saved, and that no mesh changes it."""
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.train.conftest import SMALL, run_here, runs_here
 from tests.train.test_meshes import LLAMA, batch_of
+from tests.train.test_origin import folder, losses, params
 
+from shardwise.cli.saved_model import load_model, whole_parameters
+from shardwise.job.load import loads
+from shardwise.job.resolve import resolve
+from shardwise.protocol.contract import ExitCode
+from shardwise.protocol.errors import CheckpointError, RunDirectoryError
+from shardwise.train.checkpoint import read_manifest
 from shardwise.train.lora import is_adapter, merged
 from shardwise.train.state import BASE, Program, State, parameters
 from shardwise.train.step import lower_evaluation, lower_step
 
 MakeProgram = Callable[..., Program]
 LORA = ("lora.rank=4", "startFrom={path: base, step: 0}", "optimizer.learningRate=1e-2")
+CONSTANT = "training.optimizer.schedule.kind=constant"
 MESHES = {
     "fsdp 2 x tensor 4": (8, ("mesh.tensor=4",)),
-    "data 2 x tensor 2, no fsdp, 4 microbatches": (4, ("mesh.tensor=2", "mesh.fsdp=false", "batch.microbatches=4")),
+    "data 2 x tensor 2, no fsdp, 3 microbatches": (4, ("mesh.tensor=2", "mesh.fsdp=false", "batch.microbatches=3")),
     "replica 2 x fsdp 2 x tensor 2, 2 microbatches": (8, ("mesh.tensor=2", "mesh.replica=2", "batch.microbatches=2")),
     "fsdp 2 x context 2 x tensor 2": (8, ("mesh.tensor=2", "mesh.context=2")),
-    "fsdp 2 x pipeline 3": (6, ("mesh.pipeline=3", "batch.sequences=12", "batch.microbatches=3")),
+    "fsdp 2 x pipeline 3": (6, ("mesh.pipeline=3", "batch.microbatches=3")),
 }
-SIXTEEN = ("precision.compute=bfloat16",)
 
 
-@pytest.mark.parametrize("words", [(), LLAMA], ids=["gpt2", "llama"])
+@pytest.mark.parametrize("words", [(), pytest.param(LLAMA, marks=pytest.mark.long)], ids=["gpt2", "llama"])
 def test_losses_do_not_depend_on_the_mesh(make_program: MakeProgram, words: tuple[str, ...]) -> None:
-    """Over 10 float32 steps every mesh gives the losses of one device, which fall; it starts from the same bits."""
-    one = make_program(*LORA, *words, "batch.sequences=12", num_devices=1)
-    expected = trained(one)[1]
-    assert expected[-1] < expected[0] - 0.05
+    """Over 10 float32 steps every mesh gives the losses of one device, which fall."""
+    words = (*LORA, *words, "batch.sequences=24")
+    _, one = _train(make_program(*words, num_devices=1))
+    assert one[-1] < one[0] - 0.05
 
     for name, (devices, more) in MESHES.items():
-        sequences = () if "pipeline" in name else ("batch.sequences=16",)
-        reference = expected if not sequences else trained(make_program(*LORA, *words, num_devices=1))[1]
-        program = make_program(*LORA, *words, *more, num_devices=devices)
-        np.testing.assert_allclose(trained(program)[1], reference, rtol=1e-5, atol=0, err_msg=name)
+        _, many = _train(make_program(*words, *more, num_devices=devices))
+        np.testing.assert_allclose(many, one, rtol=1e-5, atol=0, err_msg=name)
+
+
+def test_only_adapters_move(make_program: MakeProgram) -> None:
+    """The model begins as it was; the optimizer knows adapters alone; in 16 bits only matrices are kept in fewer."""
+    program = make_program(*LORA, "precision.compute=bfloat16", "mesh.tensor=2")
+    state, (first, *_) = _train(program)
+    plain = make_program("precision.compute=bfloat16", "mesh.tensor=2")
+    before = plain.lower_init().compile()()
+    whole = lower_evaluation(plain).compile()(before["params"], batch_of(plain, 0))
+    assert first == pytest.approx(float(whole.cross_entropy / whole.weight), rel=1e-4)
+
+    assert all(is_adapter(path) for path in state["params"])
+    moments = {
+        path[-1].key for path, _ in jax.tree_util.tree_leaves_with_path(state["optimizer"]) if "key" in dir(path[-1])
+    }
+    assert moments == state["params"].keys()
+    assert {x.dtype.name for path, x in state[BASE].items() if path.endswith(("norm.weight", "bias"))} == {"float32"}
+    assert {state[BASE][path].dtype.name for path in ("token_embedding", "blocks.mlp.up.weight")} == {"bfloat16"}
+    for path, x in state[BASE].items():
+        np.testing.assert_array_equal(x, before["params"][path].astype(x.dtype), err_msg=path)
+
+
+def test_gradients_of_what_stays_are_not_computed(make_program: MakeProgram) -> None:
+    """On two devices of FSDP the program scatters gradients of the factors that FSDP splits, and of nothing else."""
+    program = make_program(*LORA, num_devices=2)
+    compiled = lower_step(program).compile()
+    split = [path for path, axes in program.trained.items() if "embed" in axes]
+
+    assert 0 < compiled.as_text().count(" reduce-scatter(") <= len(split)
+    flops = [lower_step(one).compile().cost_analysis()["flops"] for one in (program, make_program(num_devices=2))]
+    assert flops[0] < 0.85 * flops[1]
+
+
+def test_adapters_are_added_to_the_weights(make_program: MakeProgram) -> None:
+    """A model without adapters, whose weights are these with what the adapters add, has the same loss."""
+    program = make_program(*LORA, *LLAMA, "mesh.tensor=2")
+    state, _ = _train(program)
+    plain = make_program(*LLAMA, "mesh.tensor=2")
+    lora = program.training.lora
+    assert lora is not None
+    weights = jax.device_put(merged(state[BASE], state["params"], program.names, lora), plain.shardings()["params"])
+    with_adapters = lower_evaluation(program).compile()(parameters(state), batch_of(program, 99))
+    without = lower_evaluation(plain).compile()(weights, batch_of(plain, 99))
+
+    assert float(with_adapters.cross_entropy) == pytest.approx(float(without.cross_entropy), rel=1e-6)
+    assert any(not np.array_equal(weights[path], state[BASE][path]) for path in weights)
+
+
+# ---- runs
+
+
+@pytest.fixture(scope="module")
+def begun(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[Path, list[str]]]:
+    """A run of whole weights with checkpoints 2 and 4, and the words of one that trains adapters for the last."""
+    path = tmp_path_factory.mktemp("lora")
+    text = path / "text.txt"
+    text.write_text("all work and no play " * 2000)
+    words = ["training.model.layers=1", f"training.data.train.0.paths=[{text}]", "training.steps=4"]
+    words += ["training.checkpoint.everySteps=2", "training.evaluation.everySteps=2"]
+    words += [f"training.evaluation.sets=[{{name: same, paths: [{text}]}}]"]
+    with runs_here(path, tmp_path_factory):
+        assert run_here(folder(path, "base"), *words) == ExitCode.OK
+        yield path, [*words, f"training.startFrom={{path: {path / 'base'}, step: 4}}", "training.lora.rank=2"]
+
+
+def test_a_run_saves_its_adapters_and_goes_on_from_them(begun: tuple[Path, list[str]]) -> None:
+    """A run that stopped at half goes on to the same bits, and no checkpoint holds a weight of the model."""
+    path, words = begun
+    whole, half = folder(path, "whole"), folder(path, "half")
+    assert run_here(whole, *words) == ExitCode.OK
+    assert run_here(half, *words, "training.steps=2", CONSTANT) == ExitCode.OK
+    once = folder(path, "once")
+    assert run_here(once, *words, CONSTANT) == ExitCode.OK
+    assert run_here(half, *words, CONSTANT) == ExitCode.OK
+
+    held = read_manifest(str(whole / "checkpoints"), 4).arrays
+    assert all(is_adapter(name) for name in held if name.startswith("params."))
+    assert not any(name.startswith(BASE) for name in held)
+    assert sum(np.prod(entry.shape) for entry in held.values()) < 0.5 * sum(
+        x.size for x in params(path / "base", 4).values()
+    )
+    assert losses(whole)[1] < losses(path / "base")[1] - 0.1
+    assert all(np.array_equal(x, params(once, 4)[name]) for name, x in params(half, 4).items())
+    assert {step: losses(half)[step] for step in (3, 4)} == {step: losses(once)[step] for step in (3, 4)}
+
+
+def test_a_saved_model_has_its_adapters_added(begun: tuple[Path, list[str]]) -> None:
+    """What evaluate, generate and export read has the held-out loss that the run had; the adapters are no model."""
+    path, words = begun
+    run = folder(path, "tuned")
+    assert run_here(run, *words) == ExitCode.OK
+    job = resolve(loads(SMALL, words))
+    model = load_model(job, str(run / "checkpoints"), step=None, report=lambda *_: None)
+    base = {name.removeprefix("params."): x for name, x in params(path / "base", 4).items()}
+
+    assert model.step == 4
+    assert model.params.keys() == base.keys()
+    changed = {name for name, x in model.params.items() if not np.array_equal(x, base[name])}
+    assert changed == {f"blocks.{name}.weight" for name in ("attention.qkv", "attention.out", "mlp.up", "mlp.down")}
+    exported = dict(whole_parameters(job, model.program.config, str(run / "checkpoints"), 4))
+    for name, x in model.params.items():
+        np.testing.assert_allclose(exported[name], x, rtol=1e-6, atol=1e-7, err_msg=name)
+
+
+def test_other_weights_are_another_run(begun: tuple[Path, list[str]]) -> None:
+    """Adapters are for the weights that they were trained beside: with others a run does not go on."""
+    path, words = begun
+    run = folder(path, "moved")
+    assert run_here(run, *words, "training.steps=2", CONSTANT) == ExitCode.OK
+    shutil.copytree(path / "base", path / "same")
+    moved = [word.replace("/base", "/same") for word in words]
+    assert run_here(run, *moved, "training.steps=3", CONSTANT) == ExitCode.OK  # they may lie elsewhere
+
+    with pytest.raises(RunDirectoryError, match=r"baseFingerprint: was .*, is now "):
+        run_here(run, *[word.replace("step: 4", "step: 2") for word in words], CONSTANT)
+
+
+def test_adapters_have_no_adapters(begun: tuple[Path, list[str]]) -> None:
+    """A run that begins from the checkpoint of adapters is told how to make a model of them."""
+    path, words = begun
+    run = folder(path, "first")
+    assert run_here(run, *words) == ExitCode.OK
+
+    with pytest.raises(CheckpointError, match=r"step 4 holds adapters, expected the weights of a model"):
+        run_here(folder(path, "second"), *[word.replace("/base", "/first") for word in words])
+
+
+def _train(program: Program, num_steps: int = 10) -> tuple[State, list[float]]:
+    """The state after some steps from the job's seed, of drawn weights and adapters, and the losses."""
+    with program.lowering():
+        state = jax.jit(program.init, out_shardings=program.shardings()).lower().compile()()
+    compiled = lower_step(program).compile()
+    controls = jax.device_put(np.zeros(program.layout.mesh.size, np.int32), program.layout.control)
+    losses = []
+    for step in range(num_steps):
+        state, metrics = compiled(state, batch_of(program, step), controls)
+        losses.append(float(metrics.loss))
+    return state, losses

@@ -22,9 +22,9 @@ from shardwise.job.spec.training import Lora
 from shardwise.train.config import GptConfig
 from shardwise.train.linear import Adapter, Linear
 from shardwise.train.model import Gpt
+from shardwise.train.optimizer import Names, is_matrix
 
 Array = jax.Array
-Names = Mapping[str, tuple[str, ...]]
 RANK = "rank"
 _A, _B, _WEIGHT = ".adapter.a.weight", ".adapter.b.weight", ".weight"
 # What is computed with in float32, though it is a matrix.
@@ -47,8 +47,8 @@ def is_adapter(path: str) -> bool:
 
 def dtype_of_base(axes: tuple[str, ...], compute: jnp.dtype) -> jnp.dtype:
     """Return the dtype in which a weight that is not trained is kept: that which it is computed with."""
-    features = [axis for axis in axes if axis not in ("layers", "qkv", "kv", "experts")]
-    return compute if len(features) > 1 and not {*axes} & {*_IN_FLOAT32} else jnp.dtype(jnp.float32)
+    in_compute = "embed" in axes and is_matrix(axes) and not {*axes} & {*_IN_FLOAT32}
+    return compute if in_compute else jnp.dtype(jnp.float32)
 
 
 def merged(weights: Mapping[str, Any], adapters: Mapping[str, Any], names: Names, lora: Lora) -> dict[str, Any]:
