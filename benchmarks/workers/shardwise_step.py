@@ -54,7 +54,7 @@ def main() -> None:
         state, metrics = compiled(state, batch, words)
         jax.device_get(metrics)
 
-    facts = {**compiled_memory(compiled), "flops_per_token": flops_per_token(program.config)}
+    facts = {**compiled_memory(compiled), "flops_per_token": flops_per_token(program.config, program.training)}
     serve(partial(rate_of, once, steps=case.size.steps, work=case.size.tokens), facts)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from tests.train.small_gpt import gpt2_config, program_of
+from tests.train.small_gpt import gpt2_config, program_of, training_of
 
 from shardwise.plan.flops import traced_flops
 from shardwise.train.config import GptConfig
@@ -38,7 +38,7 @@ def test_flops_are_those_of_the_traced_products(kind: str) -> None:
     # A vocabulary without padding, and positions of one block of attention.
     config = gpt2_config(vocab_size=128, seq_len=64, **KINDS[kind])
     masked = 2 * config.num_layers * config.num_heads * config.head_size * config.seq_len
-    assert _traced_a_token(config) == flops_per_token(config) / 3 + masked
+    assert _traced_a_token(config) == flops_per_token(config, training_of()) / 3 + masked
 
 
 @pytest.mark.parametrize(("window", "pattern"), [(16, None), (16, 3), (1, 2), (128, None)])
@@ -50,7 +50,9 @@ def test_a_window_costs_the_keys_in_it(window: int, pattern: int | None) -> None
     )
     local = [layer for layer in range(6) if pattern is None or (layer + 1) % pattern]
     hidden = len(local) * sum(max(0, at + 1 - window) for at in range(64)) / 64
-    saved = (flops_per_token(config) - flops_per_token(windowed)) / (12 * config.num_heads * config.head_size)
+    saved = (flops_per_token(config, training_of()) - flops_per_token(windowed, training_of())) / (
+        12 * config.num_heads * config.head_size
+    )
     assert abs(saved - hidden) <= len(local)
 
 

@@ -18,8 +18,8 @@ from shardwise.job.device_words import slices_words
 from shardwise.job.explain import FieldRow, rows
 from shardwise.job.load import dump, load
 from shardwise.job.resolve import resolve
-from shardwise.job.sizes import num_parameters, num_parameters_of_a_token
-from shardwise.job.spec import Model, TrainingJob
+from shardwise.job.sizes import adapter_parameters, num_parameters, num_parameters_of_a_token
+from shardwise.job.spec import Model, Training, TrainingJob
 from shardwise.job.spec.program import command_of
 from shardwise.job.topology import mesh_shape, num_devices, num_hosts
 from shardwise.protocol.errors import UsageError
@@ -74,7 +74,7 @@ def _add_training(table: Table, job: TrainingJob) -> None:
     assert mesh is not None, "the rules have passed the mesh"
     tokens = training.batch.sequences * (training.model.seq_len or 0)
     table.add_row("mesh", mesh.words)
-    table.add_row("model", _model_size(training.model))
+    table.add_row("model", _model_size(training.model) + _adapters(training))
     table.add_row("a step", f"{training.batch.sequences:,} sequences x {training.model.seq_len:,} = {tokens:,} tokens")
     table.add_row("steps", f"{training.steps:,} ({training.steps * tokens:,} tokens)")
 
@@ -87,6 +87,11 @@ def _model_size(model: Model) -> str:
     without = num_parameters(model, 0)
     each = num_parameters(model, 1) - without
     return f"{without:,} parameters, and {each:,} for each token of the tokenizer's file"
+
+
+def _adapters(training: Training) -> str:
+    count = adapter_parameters(training.model, training.lora)
+    return "" if count is None else f"; {count:,} in adapters, which are trained"
 
 
 def _reference(fields: list[FieldRow]) -> Table:

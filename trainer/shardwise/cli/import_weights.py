@@ -104,6 +104,7 @@ def command(
     config, parameters = weights.read(model_file, heads=heads)
     document = _document(weights.model_section(config), _tokenizer(model_file, tokenizer, config.vocab_size))
     document = apply_overrides(document, overrides or [])
+    document.data["spec"]["training"]["startFrom"] = {"path": str(directory), "step": 0}  # lora wants it; see below
     _shorten_warmup(document.data["spec"]["training"], overrides or [])
     check(document)  # before its values are used
     _name_special_tokens(document.data["spec"]["training"]["data"])

@@ -51,11 +51,13 @@ def load_model(job: TrainingJob, root: str, *, step: int | None, report: Callabl
     job = _for_generation(job)
     program = build(job, devices_of(job))
     abstract = {path: leaf for path, leaf in flat(program.abstract()).items() if path.startswith(PARAMS)}
-    restored = restore(root, abstract, step=step, digester=Digester(abstract), report=report)
+    base = place_of_base(job)
+    # Beside adapters, weights that were imported are the model before its first step.
+    restored = restore(root, abstract, step=step, digester=Digester(abstract), report=report, partial=base is not None)
     if restored is None:
         raise nothing_saved(root)
     params = {path.removeprefix(PARAMS): array for path, array in restored.arrays.items()}
-    if base := place_of_base(job):
+    if base is not None:
         program, params = _with_adapters_added(job, program, params, base, report)
     return Model(program=program, params=params, step=restored.step)
 
@@ -133,7 +135,7 @@ def save_weights(
         RunDirectoryError: a live run holds the directory or the folder of checkpoints.
 
     """
-    training = job.spec.training.model_copy(update={"mesh": Mesh(replica=1)})
+    training = job.spec.training.model_copy(update={"mesh": Mesh(replica=1), "lora": None})
     program = Program.of(training, Layout.of(training, jax.devices()[:1]), config)
     weights.check_fits(GptConfig.of(training, tokenizer_size=config.vocab_size, platform="cpu"), config)
     with takeover.hold(directory):

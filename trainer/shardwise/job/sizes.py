@@ -1,13 +1,15 @@
 """How large a model is, from its sizes alone: parameters, the keys that a token is compared with, and its arithmetic.
 
-Model FLOPs per token = 6 x (parameters in matrices that a token is multiplied with) + 12 x heads x head size x (keys
-that a token sees on average, summed over the layers). The 6 is 2 for a multiply and add, times 3 for the forward and
+Model FLOPs per token = 6 x (parameters in matrices that a token is multiplied with; 4 x those that stay as they are
+beside adapters, which have no gradient) + 12 x heads x head size x (keys that a token sees on average, summed over the
+layers). The 6 is 2 for a multiply and add, times 3 for the forward and
 the backward pass, and attention has two products for each key. A causal token sees half of the positions on average,
 and within a sliding window the window less what it lacks at the start. Recomputation in the backward pass is not
 counted: this is model, not hardware, utilisation. Formula: Chowdhery et al., "PaLM" (2022), appendix B.
 """
 
 from shardwise.job.spec import Model
+from shardwise.job.spec.training import Lora
 
 
 def block_matrix_parameters(
@@ -22,6 +24,19 @@ def block_matrix_parameters(
     return attention + mlps * (3 if is_gated else 2) * embed * mlp + routes * embed
 
 
+def block_adapter_parameters(
+    *, rank: int, embed: int, heads: int, kv_heads: int, head_size: int, mlp: int, is_gated: bool
+) -> int:
+    """Count the parameters in the adapters of one block; `mlp` is 0 where MLPs have none.
+
+    What is one product has one adapter: queries, keys and values of as many heads, or else keys and values.
+    """
+    values = heads * head_size
+    ins = 3 * values + embed if kv_heads == heads else values + 2 * kv_heads * head_size + 2 * embed
+    ups = (2 if is_gated else 1) + 1 if mlp else 0
+    return rank * (ins + values + embed + ups * (embed + mlp))
+
+
 def keys_seen_twice(layers: int, seq_len: int, window: int | None, pattern: int | None) -> int:
     """Return twice the keys that a token sees on average, summed over the layers."""
     if window is None or window >= seq_len:
@@ -31,16 +46,18 @@ def keys_seen_twice(layers: int, seq_len: int, window: int | None, pattern: int 
     return num_global * seq_len + (layers - num_global) * local
 
 
-def flops_per_token(*, matrix_parameters: int, values: int, seen_twice: int) -> int:
+def flops_per_token(*, matrix_parameters: int, values: int, seen_twice: int, adapters: int | None = None) -> int:
     """Return the model FLOPs of one trained token, forward and backward.
 
     Args:
         matrix_parameters: in all matrices that it is multiplied with.
         values: heads x head size.
         seen_twice: as `keys_seen_twice` returns it.
+        adapters: parameters of those that are trained in place of the matrices, or None.
 
     """
-    return 6 * matrix_parameters + 6 * values * seen_twice
+    products = 6 * matrix_parameters if adapters is None else 4 * matrix_parameters + 6 * adapters
+    return products + 6 * values * seen_twice
 
 
 def block_matrices(model: Model, *, of_a_token: bool = False) -> int:
@@ -57,6 +74,23 @@ def block_matrices(model: Model, *, of_a_token: bool = False) -> int:
         mlps=mlps_of_a_token(model) if of_a_token or not experts else experts.count or 0,
         routes=(experts.count or 0) if experts else 0,
     )
+
+
+def adapter_parameters(model: Model, lora: Lora | None) -> int | None:
+    """Count the parameters in the adapters of a resolved job, or return None of one that trains its weights."""
+    if lora is None:
+        return None
+    embed, heads, kv_heads, head_size, mlp = _of_block(model)
+    block = block_adapter_parameters(
+        rank=lora.rank,
+        embed=embed,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_size=head_size,
+        mlp=mlp if lora.mlp else 0,
+        is_gated=is_gated(model),
+    )
+    return (model.layers or 0) * block
 
 
 def mlps_of_a_token(model: Model) -> int:

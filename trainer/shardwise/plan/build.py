@@ -46,7 +46,7 @@ def plan(job: TrainingJob) -> Plan:
     bubble = _bubble(step)
     busy = 1.0 if bubble is None else 1 - bubble.idle_share
     program = traced + kernel_flops(step.program.config, tokens) / busy
-    flops = Flops(model=flops_per_token(step.program.config) * tokens, program=program)
+    flops = Flops(model=flops_per_token(step.program.config, step.program.training) * tokens, program=program)
     return Plan(
         **_about(job, step.program.config.attention),
         compiled_for="cpu" if step.stand_in else "hardware",

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from shardwise.job.accelerators import accelerator_of
 from shardwise.job.presets import padded_vocab_size, published_vocab_size
 from shardwise.job.sizes import (
+    adapter_parameters,
     block_matrices,
     flops_per_token,
     is_gated,
@@ -90,6 +91,8 @@ def _bytes(training: Training, of: _Sizes) -> float:
     stages = of.shape.pipeline
     params = training.precision.params
     kept = (2 if params == "bfloat16" else 4) + _state_bytes(training.optimizer, params) + 4  # and the gradient's
+    if training.lora:  # the weights alone: beside them adapters are nothing
+        kept = width
     tokens = _tokens_at_once(training, of)
     layer = tokens * width * _kept_of_a_layer(training.model, tensor)
     logits = min(training.loss.block_tokens, tokens) * of.vocab / tensor * (8 + width)
@@ -113,8 +116,10 @@ def _seconds(training: Training, of: _Sizes, spec: AcceleratorSpec) -> float:
     model, shape, microbatches = training.model, of.shape, training.batch.microbatches
     total = training.batch.sequences * of.length
     matrices = of.layers * block_matrices(model, of_a_token=True) + of.vocab * of.embed
-    one = flops_per_token(matrix_parameters=matrices, values=of.heads, seen_twice=of.seen)
-    flops = total * one * _AGAIN[model.remat]
+    adapters = adapter_parameters(model, training.lora)
+    one = flops_per_token(matrix_parameters=matrices, values=of.heads, seen_twice=of.seen, adapters=adapters)
+    again = _AGAIN[model.remat] - 1
+    flops = total * one * (1 + (again if adapters is None else 1.5 * again))
     peak = spec.peak_flops.per_second(training.precision.compute)
     weights = (of.layers * of.whole_block + of.table) * of.width / shape.tensor * microbatches / shape.pipeline
     sharing = shape.data * shape.context
@@ -127,14 +132,15 @@ def _seconds(training: Training, of: _Sizes, spec: AcceleratorSpec) -> float:
     is_ring, on_gpu = training.mesh.context_strategy == "ring", spec.platform == "gpu"
     passes = (2 if model.remat == "none" else 3) + is_ring
     over_context = of.layers * keys * passes * (shape.context - 1) / shape.context / shape.pipeline
+    scattered = 0.0 if training.lora else over_data
     beside = (
         2 * over_data
         + 3 * to_experts
         + over_tensor / 2
-        + (over_data if on_gpu else 0.0)
+        + (scattered if on_gpu else 0.0)
         + (over_context if is_ring else 0.0)
     )
-    alone = over_tensor / 2 + 2 * to_experts + (0.0 if is_ring else over_context) + (0.0 if on_gpu else over_data)
+    alone = over_tensor / 2 + 2 * to_experts + (0.0 if is_ring else over_context) + (0.0 if on_gpu else scattered)
     link, devices = float(spec.interconnect.bandwidth.value), shape.replica * sharing * shape.pipeline * shape.tensor
     busy = 1 - Schedule.of(training).idle_share
     return max(flops / devices / peak / busy, beside / link) + alone / link

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from jax.extend import core
+from jax.interpreters.partial_eval import dce_jaxpr
 
 from shardwise.train.config import GptConfig
 from shardwise.train.flops import keys_seen_twice
@@ -20,8 +21,12 @@ _KERNELS = ("pallas_call", "dot_product_attention_fwd_wrapper", "dot_product_att
 
 
 def traced_flops(jaxpr: core.Jaxpr, mesh: Mapping[str, int]) -> int:
-    """Return the FLOPs of all products of a trace over all devices of a mesh, those of kernels left out."""
-    return sum(_flops(equation, ways) for equation, ways in _equations(jaxpr, 1, mesh))
+    """Return the FLOPs of all products of a trace over all devices of a mesh, those of kernels left out.
+
+    What nothing uses is not counted, as the gradients of weights that are not trained: XLA drops it.
+    """
+    used, _ = dce_jaxpr(jaxpr, used_outputs=True, instantiate=True)
+    return sum(_flops(equation, ways) for equation, ways in _equations(used, 1, mesh))
 
 
 def kernel_flops(config: GptConfig, tokens: int) -> int:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from shardwise.job import sizes
 from shardwise.job.accelerators import accelerator_of
-from shardwise.job.spec import TrainingJob
+from shardwise.job.spec import Training, TrainingJob
 from shardwise.train.config import GptConfig
 
 _SIZE, _SIZE_ON_CPU = 8192, 1024
@@ -45,12 +45,13 @@ def num_matrix_parameters(config: GptConfig) -> int:
     return config.num_layers * block + config.vocab_size * config.embed_size
 
 
-def flops_per_token(config: GptConfig) -> int:
-    """Return the model FLOPs of one trained token, forward and backward."""
+def flops_per_token(config: GptConfig, training: Training) -> int:
+    """Return the model FLOPs of one token of a resolved job, forward and backward."""
     return sizes.flops_per_token(
         matrix_parameters=num_matrix_parameters(config),
         values=config.num_heads * config.head_size,
         seen_twice=keys_seen_twice(config),
+        adapters=sizes.adapter_parameters(training.model, training.lora),
     )
 
 

@@ -116,11 +116,11 @@ def _run(
             beat = partial(phases.switch_to, Phase.START)  # waiting for another run is no hang
             fence = stack.enter_context(fenced(root, directory, job.metadata.name, show=show, beat=beat))
         ready = start(job, directory, phases, orders, peers, show)
-        token_flops = flops_per_token(ready.program.config)
+        token_flops = flops_per_token(ready.program.config, job.spec.training)
         hardware = _peak(job, directory, ready, peers)
         hosts = list(dict.fromkeys(peers.exchange("host", platform.node())))
         report = begin_report(ready, directory, summary, hosts, console, stack) if summary else Report()
-        show(_mfu_text(token_flops, hardware))
+        show(_mfu_text(token_flops, hardware, 4 if job.spec.training.lora else 6))
         phases.step = ready.first_step
         writer = _checkpoint_writer(ready, directory, fence, peers, report)
         # The stack unwinds backwards: the writer ends its last save, then the report closes, then the lease is freed.
@@ -181,10 +181,10 @@ def _peak(job: TrainingJob, directory: RunDirectory, ready: Start, peers: Peers)
     return peak(job, ready.program.layout.mesh.size, machines, measured)
 
 
-def _mfu_text(token_flops: int, hardware: Peak) -> str:
+def _mfu_text(token_flops: int, hardware: Peak, of_a_parameter: int) -> str:
     """Explain how the MFU of the log lines is computed."""
     return (
-        f"MFU: {token_flops / 1e6:.1f} MFLOP a token (6 per parameter in a matrix + 12 x heads x head size "
+        f"MFU: {token_flops / 1e6:.1f} MFLOP a token ({of_a_parameter} per parameter in a matrix + 12 x heads x head size "
         f"x keys seen; recomputation not counted) over {hardware.source}"
     )
 
