@@ -81,6 +81,32 @@ def test_a_model_is_imported_and_exported_by_the_commands(name: str, command: Co
     }
 
 
+def test_adapters_are_trained_beside_imported_weights(command: Command, process: Command, tmp_path: Path) -> None:
+    """The commands read the model before its first step and after; the weights outlast all checkpoints of adapters."""
+    published = _published("llama3", tmp_path)
+    changes = (f"data.train.0.paths=[{tmp_path}/text.txt]", "lora.rank=2", "model.seqLen=12", "steps=6")
+    changes += ("checkpoint={everySteps: 1, keep: {last: 1}}", "optimizer.learningRate=1e-2")
+    words = [f"--set=training.{change}" for change in changes]
+    made = command("import", str(tmp_path / "llama3"), str(tmp_path / "run"), *words)
+    assert made.code == 0, made.error
+    assert "in adapters, which are trained" in command("check", str(tmp_path / "run" / JOB_FILE)).out
+    exported = []
+    for name in ("before", "after"):
+        assert command("export", str(tmp_path / "run"), str(tmp_path / name / "model.safetensors")).code == 0
+        exported.append(load_file(tmp_path / name / "model.safetensors"))
+        said = process("generate", str(tmp_path / "run"), "--prompt", "The quick", "--tokens", "3", folder=tmp_path)
+        assert said.code == 0, said.error
+        if name == "before":
+            ran = process("run", str(tmp_path / "run" / JOB_FILE), "--dir", str(tmp_path / "run"), folder=tmp_path)
+            assert ran.code == 0, ran.error
+    before, after = exported
+
+    assert steps(str(tmp_path / "run" / "checkpoints")) == [0, 6]
+    assert {name: x.tobytes() for name, x in before.items()} == {name: x.tobytes() for name, x in published.items()}
+    changed = {name for name, x in after.items() if not np.array_equal(x, before[name])}
+    assert changed == {name for name in published if "proj" in name}
+
+
 @pytest.mark.parametrize("place", ["beside the weights", "at a URL", "given"])
 def test_an_export_keeps_what_the_imported_model_could_do(place: str, command: Command, tmp_path: Path) -> None:
     """Trained on shorter conversations it has as many positions as before, and ends its texts with the same tokens.

@@ -333,6 +333,27 @@ RULES = [
         ["recovery.restarts.nonfinite is 0"],
     ),
     ("training.badSteps.lossSpike=rollBack", "spec.training.badSteps.lossSpike", ["set", "such as 10"]),
+    ("training.lora.rank=8", "spec.training.startFrom", ["given nothing", "path and step of weights, with lora"]),
+    (
+        "training={lora: {rank: 8}, startFrom: {path: base}, model: {preset: tiny}, " + REST + "}",
+        "spec.training.startFrom.step",
+        ["given nothing", "a step, with lora", "imported ones are step 0"],
+    ),
+    (
+        "training={lora: {rank: 8}, startFrom: {path: base, step: 0, restore: all}, model: {preset: tiny}, "
+        + REST
+        + "}",
+        "spec.training.startFrom.restore",
+        ["weights with lora, whose adapters begin anew"],
+    ),
+    (
+        "training={lora: {rank: 8, mlp: true}, startFrom: {path: base, step: 0}, model: {preset: mixtral-8x7b}, "
+        + REST
+        + "}",
+        "spec.training.lora.mlp",
+        ["given true", "false with experts"],
+    ),
+    ("training.lora={rank: 0}", "spec.training.lora.rank", ["given 0"]),
     ("training.profile={steps: [12, 10]}", "spec.training.profile.steps", ["given [12, 10]", "[10, 12] traces three"]),
     ("training.profile={steps: [99, 101]}", "spec.training.profile.steps", ["between 1 and the run's 100"]),
     ("training.profile={steps: [9]}", "spec.training.profile.steps", ["2"]),

@@ -50,9 +50,8 @@ def test_a_window_costs_the_keys_in_it(window: int, pattern: int | None) -> None
     )
     local = [layer for layer in range(6) if pattern is None or (layer + 1) % pattern]
     hidden = len(local) * sum(max(0, at + 1 - window) for at in range(64)) / 64
-    saved = (flops_per_token(config, training_of()) - flops_per_token(windowed, training_of())) / (
-        12 * config.num_heads * config.head_size
-    )
+    values = 12 * config.num_heads * config.head_size
+    saved = (flops_per_token(config, training_of()) - flops_per_token(windowed, training_of())) / values
     assert abs(saved - hidden) <= len(local)
 
 

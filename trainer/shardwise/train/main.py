@@ -184,8 +184,8 @@ def _peak(job: TrainingJob, directory: RunDirectory, ready: Start, peers: Peers)
 def _mfu_text(token_flops: int, hardware: Peak, of_a_parameter: int) -> str:
     """Explain how the MFU of the log lines is computed."""
     return (
-        f"MFU: {token_flops / 1e6:.1f} MFLOP a token ({of_a_parameter} per parameter in a matrix + 12 x heads x head size "
-        f"x keys seen; recomputation not counted) over {hardware.source}"
+        f"MFU: {token_flops / 1e6:.1f} MFLOP a token ({of_a_parameter} per parameter in a matrix + 12 x heads x head "
+        f"size x keys seen; recomputation not counted) over {hardware.source}"
     )
 
 
