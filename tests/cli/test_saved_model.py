@@ -81,30 +81,50 @@ def test_a_model_is_imported_and_exported_by_the_commands(name: str, command: Co
     }
 
 
-def test_adapters_are_trained_beside_imported_weights(command: Command, process: Command, tmp_path: Path) -> None:
-    """The commands read the model before its first step and after; the weights outlast all checkpoints of adapters."""
-    published = _published("llama3", tmp_path)
-    changes = (f"data.train.0.paths=[{tmp_path}/text.txt]", "lora.rank=2", "model.seqLen=12", "steps=6")
-    changes += ("checkpoint={everySteps: 1, keep: {last: 1}}", "optimizer.learningRate=1e-2")
+@pytest.mark.parametrize("name", ["llama3", "gpt2", "gpt-neox"])
+def test_adapters_are_trained_beside_imported_weights(
+    name: str, command: Command, process: Command, tmp_path: Path
+) -> None:
+    """The commands read the model before its first step and after; the weights outlast all checkpoints of adapters.
+
+    Added to the published weights as PEFT adds them, what is exported of the adapters alone is the exported model.
+    """
+    published = _published(name, tmp_path)
+    changes = [f"data.train.0.paths=[{tmp_path}/text.txt]", "lora.rank=2", "steps=6"]
+    changes += ["checkpoint={everySteps: 1, keep: {last: 1}}", "optimizer.learningRate=1e-2"]
     words = [f"--set=training.{change}" for change in changes]
-    made = command("import", str(tmp_path / "llama3"), str(tmp_path / "run"), *words)
+    made = command("import", str(tmp_path / name), str(tmp_path / "run"), *words)
     assert made.code == 0, made.error
     assert "in adapters, which are trained" in command("check", str(tmp_path / "run" / JOB_FILE)).out
     exported = []
-    for name in ("before", "after"):
-        assert command("export", str(tmp_path / "run"), str(tmp_path / name / "model.safetensors")).code == 0
-        exported.append(load_file(tmp_path / name / "model.safetensors"))
+    for when in ("before", "after"):
+        assert command("export", str(tmp_path / "run"), str(tmp_path / when / "model.safetensors")).code == 0
+        exported.append(load_file(tmp_path / when / "model.safetensors"))
         said = process("generate", str(tmp_path / "run"), "--prompt", "The quick", "--tokens", "3", folder=tmp_path)
         assert said.code == 0, said.error
-        if name == "before":
+        if when == "before":
             ran = process("run", str(tmp_path / "run" / JOB_FILE), "--dir", str(tmp_path / "run"), folder=tmp_path)
             assert ran.code == 0, ran.error
     before, after = exported
 
     assert steps(str(tmp_path / "run" / "checkpoints")) == [0, 6]
-    assert {name: x.tobytes() for name, x in before.items()} == {name: x.tobytes() for name, x in published.items()}
-    changed = {name for name, x in after.items() if not np.array_equal(x, before[name])}
-    assert changed == {name for name in published if "proj" in name}
+    assert {tensor: x.tobytes() for tensor, x in before.items()} == {t: x.tobytes() for t, x in published.items()}
+    peft = tmp_path / "peft" / "adapter_model.safetensors"
+    ended = command("export", str(tmp_path / "run"), str(peft), "--adapters")
+    assert ended.code == 0, ended.error
+    factors, known = load_file(peft), json.loads((peft.parent / "adapter_config.json").read_text())
+    assert (known["r"], known["lora_alpha"], known["fan_in_fan_out"]) == (2, 4.0, name == "gpt2")
+    for tensor, x in after.items():
+        module = f"base_model.model.{tensor.removesuffix('.weight')}"
+        if (b := factors.pop(f"{module}.lora_B.weight", None)) is None:
+            np.testing.assert_array_equal(x, before[tensor], err_msg=tensor)
+            continue
+        assert any(module.endswith(f".{target}") for target in known["target_modules"])
+        added = 4.0 / 2 * b @ factors.pop(f"{module}.lora_A.weight")
+        assert np.abs(added).max() > 1e-4, tensor
+        added = added.T if known["fan_in_fan_out"] else added
+        np.testing.assert_allclose(x, before[tensor] + added, rtol=1e-5, atol=1e-6, err_msg=tensor)
+    assert not factors
 
 
 @pytest.mark.parametrize("place", ["beside the weights", "at a URL", "given"])

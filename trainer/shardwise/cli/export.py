@@ -13,17 +13,17 @@ import typer
 from rich.console import Console
 
 from shardwise.cli.command import Step, trainer_imports
+from shardwise.cli.exported_tokenizer import check_table, tokenizer_of_model
 from shardwise.cli.fallback_job import on_the_processor
 from shardwise.cli.outputs import check_new_file, writing
 from shardwise.cli.run_directory import RunDir
 from shardwise.cli.run_files import job_of, report_refused, root_of
 from shardwise.job import environment
 from shardwise.job.paths import tokenizer_file
-from shardwise.job.presets import BYTE_TOKENIZER, padded_vocab_size
+from shardwise.job.presets import BYTE_TOKENIZER
 from shardwise.job.spec import TrainingJob
 from shardwise.job.spec.data import Data
-from shardwise.job.spec.training import Training
-from shardwise.protocol.errors import CheckpointError, DataError, ShardwiseError, UsageError
+from shardwise.protocol.errors import CheckpointError, DataError, UsageError
 from shardwise.protocol.text import size
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from shardwise.train.data.tokenizer import Tokenizer
 
 _SUFFIX = ".safetensors"
+_ADAPTERS_FILE = "adapter_model.safetensors"
 
 OutFile = Annotated[
     Path, typer.Argument(help="The file to write; its folder gets a config.json too.", metavar=f"OUT{_SUFFIX}")
@@ -48,15 +49,26 @@ TokenizerFile = Annotated[
 ]
 
 
+Adapters = Annotated[
+    bool, typer.Option("--adapters", help="Write the adapters of a job with lora alone, as PEFT reads them.")
+]
+
+
 def command(
-    directory: RunDir, out: OutFile, *, step: Step = None, dtype: Dtype = None, tokenizer: TokenizerFile = None
+    directory: RunDir,
+    out: OutFile,
+    *,
+    step: Step = None,
+    dtype: Dtype = None,
+    tokenizer: TokenizerFile = None,
+    adapters: Adapters = False,
 ) -> None:
     """Write a run's model as safetensors in Hugging Face's names.
 
     GPT-2, GPT-J, GPT-NeoX, Llama, Mistral, Mixtral, Qwen and Gemma have such a format; what others differ in is named.
     The tokenizer is copied, with the files published beside it, and the chat template that the run trained with.
     """
-    _prepare_folder(out)
+    _prepare_folder(out, adapters=adapters)
     job = on_the_processor(job_of(directory))
     environment.apply(job)
     console = Console(highlight=False, soft_wrap=True)
@@ -70,12 +82,14 @@ def command(
     data = training.data
     if tokenizer is not None:
         data = data.model_copy(update={"tokenizer": tokenizer_file(tokenizer)})
-    known = _tokenizer(data, training, given=tokenizer is not None)
+    known = tokenizer_of_model(data, training, given=tokenizer is not None)
     num_tokens = known.vocab_size if known else training.model.vocab_size
     assert num_tokens is not None
     config = GptConfig.of(training, tokenizer_size=num_tokens, platform="cpu")
     family = weights.check_exportable(config)
     root = root_of(job, directory)
+    if adapters:
+        return console.print(_write_adapters(out, job, config, root, step))
     with _tokenizer_here(data.tokenizer if known else None) as source:
         # A run from drawn weights may have a published tokenizer, and is not the model beside it.
         published = weights.PublishedBeside.of(source if training.start_from else None, family, config)
@@ -84,7 +98,7 @@ def command(
         for candidate, is_last in _candidates(root, step):
             console.print(f"writing {out} from the checkpoint of step {candidate} ...")
             try:
-                _check_table(*(place_of_base(job) or (root, candidate)), data.tokenizer, config.vocab_size)
+                check_table(*(place_of_base(job) or (root, candidate)), data.tokenizer, config.vocab_size)
                 with writing(out):
                     weights.write(out, config, _parameters(job, config, root, candidate, dtype), keys)
             except CheckpointError as error:
@@ -106,64 +120,14 @@ def command(
         console.print(f"its chat template is {chat}, as in training")
 
 
-def _tokenizer(data: Data, training: Training, *, given: bool) -> "Tokenizer | None":
-    """Return the tokenizer of `data`; None without one, where none is needed.
+def _write_adapters(out: Path, job: TrainingJob, config: "GptConfig", root: str, step: int | None) -> str:
+    """Write the adapters of the newest checkpoint, or of that of `step`, and return what was written."""
+    from shardwise.cli.saved_model import save_adapters
 
-    Raises:
-        UsageError: it is not there, and is given or needed.
-        DataError: it is another model's, by its size.
-
-    """
-    from shardwise.train.data.tokenizer import tokenizer_of
-
-    size_of_job = training.model.vocab_size
-    if not _is_there(data.tokenizer):
-        # The weights alone need no tokenizer where the job names the size of their vocabulary.
-        if not given and size_of_job is not None:
-            return None
-        raise UsageError(
-            f"{data.tokenizer}: no such file here; give the model's tokenizer.json, or its folder, by --tokenizer"
-        )
-    found = tokenizer_of(data)
-    if size_of_job is not None and found.vocab_size > size_of_job:
-        raise _other_model(data.tokenizer, found.vocab_size, f"more than the {size_of_job} of the model")
-    if given and size_of_job is None and (own := _own(training.data)) and found.vocab_size != own.vocab_size:
-        raise _other_model(data.tokenizer, found.vocab_size, f"where the job's own has {own.vocab_size}")
-    return found
-
-
-def _own(data: Data) -> "Tokenizer | None":
-    """Return the job's own tokenizer, to compare another with it; None if it cannot be read here."""
-    from shardwise.train.data.tokenizer import tokenizer_of
-
-    if not _is_there(data.tokenizer):
-        return None
-    try:
-        return tokenizer_of(data)
-    except ShardwiseError:  # which may be why another is given
-        return None
-
-
-def _is_there(tokenizer: str) -> bool:
-    return tokenizer == BYTE_TOKENIZER or "://" in tokenizer or Path(tokenizer).is_file()
-
-
-def _check_table(root: str, step: int, tokenizer: str, num_tokens: int) -> None:
-    """Raise DataError if the weights of a step are of another number of tokens, and CheckpointError without them."""
-    from shardwise.train.checkpoint import read_manifest
-    from shardwise.train.origin import PARAMS
-
-    _, num_rows = read_manifest(root, step).arrays[f"{PARAMS}token_embedding"].shape  # it lies [embed, vocab]
-    if (wanted := padded_vocab_size(num_tokens)) != num_rows:
-        raise _other_model(
-            tokenizer, num_tokens, f"for which the table of tokens would have {wanted} rows; the run's has {num_rows}"
-        )
-
-
-def _other_model(tokenizer: str, num_tokens: int, why: str) -> DataError:
-    return DataError(
-        f"{tokenizer}: has {num_tokens} tokens, {why}: it is another model's; give the run's own by --tokenizer"
-    )
+    newest, _ = next(_candidates(root, step))
+    with writing(out):
+        save_adapters(job, config, root, newest, out)
+    return f"wrote {out} ({size(out.stat().st_size)}) of step {newest}, with adapter_config.json beside it"
 
 
 @contextmanager
@@ -240,7 +204,9 @@ def _cast(name: str, array: Any, dtype: str) -> Any:
     return cast
 
 
-def _prepare_folder(out: Path) -> None:
+def _prepare_folder(out: Path, *, adapters: bool) -> None:
+    if adapters and out.name != _ADAPTERS_FILE:
+        raise UsageError(f"{out}: expected a file of the name {_ADAPTERS_FILE}, which PEFT looks for")
     if out.suffix != _SUFFIX:
         raise UsageError(f"{out}: expected a file name that ends with {_SUFFIX}")
     with writing(out.parent):

@@ -15,7 +15,9 @@ import numpy as np
 from shardwise.bucket.lease import Lease
 from shardwise.job.identity import without_younger_fields
 from shardwise.job.spec import Mesh, TrainingJob
+from shardwise.job.spec.training import Lora
 from shardwise.protocol import takeover
+from shardwise.protocol.contract import checkpoint_name
 from shardwise.protocol.errors import CheckpointError
 from shardwise.train import weights
 from shardwise.train.base import as_held, place_of_base
@@ -24,7 +26,8 @@ from shardwise.train.config import GptConfig
 from shardwise.train.devices import devices_of
 from shardwise.train.digest import Digester
 from shardwise.train.layout import Layout, axis_names
-from shardwise.train.lora import initial, merged
+from shardwise.train.lora import initial, is_adapter, merged
+from shardwise.train.optimizer import Names
 from shardwise.train.origin import PARAMS
 from shardwise.train.run_directory import RunDirectory
 from shardwise.train.start import build
@@ -97,11 +100,30 @@ def whole_parameters(job: TrainingJob, config: GptConfig, root: str, step: int) 
     if lora is None or base is None:
         yield from own
         return
-    adapters = dict(own)
-    names = axis_names(eqx.filter_eval_shape(initial, config, lora, key=jax.eval_shape(jax.random.key, 0)))
+    adapters, names = dict(own), _names(config, lora)
     for path, array in load_numpy(*base, PARAMS):
         name = path.removeprefix(PARAMS)
         yield name, np.asarray(merged({name: array}, adapters, names, lora)[name]).astype(array.dtype, copy=False)
+
+
+def _names(config: GptConfig, lora: Lora | None) -> Names:
+    return axis_names(eqx.filter_eval_shape(initial, config, lora, key=jax.eval_shape(jax.random.key, 0)))
+
+
+def save_adapters(job: TrainingJob, config: GptConfig, root: str, step: int, out: Path) -> None:
+    """Write the adapters of a checkpoint as PEFT reads them.
+
+    Raises:
+        CheckpointError: it holds none, or cannot be read.
+        DataError: the model is of no published family.
+
+    """
+    lora = job.spec.training.lora
+    held = {path.removeprefix(PARAMS): array for path, array in load_numpy(root, step, PARAMS)}
+    adapters = {path: array for path, array in held.items() if is_adapter(path)}
+    if lora is None or not adapters:
+        raise CheckpointError(f"{root}/{checkpoint_name(step)}: holds no adapters; expected those of a job with lora")
+    weights.write_adapters(out, config, adapters, _names(config, lora), lora)
 
 
 def _for_generation(job: TrainingJob) -> TrainingJob:

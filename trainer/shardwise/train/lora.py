@@ -45,6 +45,11 @@ def is_adapter(path: str) -> bool:
     return path.endswith((_A, _B))
 
 
+def factors_of(path: str) -> tuple[str, str]:
+    """Return the paths of the factors, from the input and to the output, of the weight of this path."""
+    return path.removesuffix(_WEIGHT) + _A, path.removesuffix(_WEIGHT) + _B
+
+
 def dtype_of_base(axes: tuple[str, ...], compute: jnp.dtype) -> jnp.dtype:
     """Return the dtype in which a weight that is not trained is kept: that which it is computed with."""
     in_compute = "embed" in axes and is_matrix(axes) and not {*axes} & {*_IN_FLOAT32}
@@ -65,7 +70,7 @@ def merged(weights: Mapping[str, Any], adapters: Mapping[str, Any], names: Names
 
 
 def _merged(path: str, weight: Any, adapters: Mapping[str, Any], names: Names, lora: Lora) -> Any:
-    a, b = (path.removesuffix(_WEIGHT) + factor for factor in (_A, _B))
+    a, b = factors_of(path)
     if a not in adapters:
         return weight
     assert lora.alpha is not None, "the job is resolved"

@@ -107,9 +107,11 @@ class Program:
         """Lower the init program of what a run saves, which makes every array in its shards and none whole."""
         compiled_with = self.compiler_options(runs_once=True)
         made = without_base(self.shardings())
-        return self.lower(
-            jax.jit(lambda: without_base(self.init()), out_shardings=made, compiler_options=compiled_with)
-        )
+
+        def init() -> State:
+            return without_base(self.init())
+
+        return self.lower(jax.jit(init, out_shardings=made, compiler_options=compiled_with))
 
     def lower(self, jitted: Any, *arguments: Any) -> jax.stages.Lowered:
         """Lower a program of this job.

@@ -211,7 +211,7 @@ def _gradients(program: Program, params: Params, batch: Batch, rows: Array, step
             return sums.total, sums
 
         # A gradient has the dtype of its argument: float32 here, though the weights may be kept in fewer bits.
-        trained = {path: params[path].astype(jnp.float32) for path in program.trained}
+        trained = jax.tree.map(lambda x: x.astype(jnp.float32), program.split(params)[1])
         grads, sums = jax.grad(total, has_aux=True)(trained)
         return sums, grads
 
@@ -221,7 +221,7 @@ def _gradients(program: Program, params: Params, batch: Batch, rows: Array, step
     def add(carry: tuple[LossSums, Params], inputs: tuple[Batch, Array]) -> tuple[tuple[LossSums, Params], None]:
         return jax.tree.map(jnp.add, carry, microbatch(params, *inputs)), None
 
-    zeros = {path: jnp.zeros(params[path].shape, jnp.float32) for path in program.trained}
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), program.split(params)[1])
     # Sharded as the parameters are stored: otherwise XLA may carry whole gradients through the scan.
     first = (_nothing(), stored(program, zeros))
     return jax.lax.scan(add, first, jax.tree.map(partial(split, program), (batch, rows)))[0]

@@ -21,8 +21,10 @@ job section that it fits. Not here: downloading, and any other format.
     fit.py                from a GptConfig to a job's model section
     reading.py            files to parameters, slice by slice
     writing.py            parameters to a file and its config.json
+    adapters.py           adapters to a file and its adapter_config.json
 """
 
+from shardwise.train.weights.adapters import write_adapters
 from shardwise.train.weights.fit import check_fits, free_keys, model_section
 from shardwise.train.weights.published_beside import PublishedBeside
 from shardwise.train.weights.reading import Stored, place, read
@@ -48,6 +50,7 @@ __all__ = [
     "recognise",
     "special_tokens",
     "write",
+    "write_adapters",
     "write_generation_config",
     "write_tokenizer",
 ]

@@ -53,11 +53,11 @@ def write(
     published = published_config(family, config, str(dtype), known)
     _refuse_other_model(path.parent / CONFIG_FILE, published, free=_free_keys(family, config) | known.keys())
     with replacing(path) as file:
-        shapes = {_published_name(family, name): tensor.shape for name, tensor in waiting.items()}
+        shapes = {published_name(family, name): tensor.shape for name, tensor in waiting.items()}
         writer = Writer(file, shapes, dtype)
         for parameter, array in chain([first], iterator):
             for tensor in _of(parameter, waiting):
-                writer.put(_published_name(family, tensor.name), tensor.published(array))
+                writer.put(published_name(family, tensor.name), tensor.published(array))
                 del waiting[tensor.name]
         assert not waiting, sorted(waiting)
     with replacing(path.parent / CONFIG_FILE) as file:  # last, so that it never stands without its weights
@@ -79,7 +79,8 @@ def check_exportable(config: GptConfig) -> Family:
     raise DataError("\n  ".join(["no published format holds this model; its checkpoints do:", *reasons]))
 
 
-def _published_name(family: Family, name: str) -> str:
+def published_name(family: Family, name: str) -> str:
+    """Return the name of a tensor with the family's prefix, which all have but the head."""
     return name if name.split(".", maxsplit=1)[0] == family.head.split(".")[0] else family.prefix + name
 
 
