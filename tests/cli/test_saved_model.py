@@ -81,7 +81,9 @@ def test_a_model_is_imported_and_exported_by_the_commands(name: str, command: Co
     }
 
 
-@pytest.mark.parametrize("name", ["llama3", "gpt2", "gpt-neox"])
+@pytest.mark.parametrize(
+    "name", ["llama3", *(pytest.param(name, marks=pytest.mark.long) for name in ("gpt2", "gpt-neox"))]
+)
 def test_adapters_are_trained_beside_imported_weights(
     name: str, command: Command, process: Command, tmp_path: Path
 ) -> None:

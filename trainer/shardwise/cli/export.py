@@ -78,8 +78,7 @@ def command(
         from shardwise.train.config import GptConfig
         from shardwise.train.data.chat import jinja_of, puts_a_space
 
-    training = job.spec.training
-    data = training.data
+    training, data = job.spec.training, job.spec.training.data
     if tokenizer is not None:
         data = data.model_copy(update={"tokenizer": tokenizer_file(tokenizer)})
     known = tokenizer_of_model(data, training, given=tokenizer is not None)
@@ -89,7 +88,8 @@ def command(
     family = weights.check_exportable(config)
     root = root_of(job, directory)
     if adapters:
-        return console.print(_write_adapters(out, job, config, root, step))
+        console.print(_write_adapters(out, job, config, root, step))
+        return
     with _tokenizer_here(data.tokenizer if known else None) as source:
         # A run from drawn weights may have a published tokenizer, and is not the model beside it.
         published = weights.PublishedBeside.of(source if training.start_from else None, family, config)
