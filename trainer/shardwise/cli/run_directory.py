@@ -51,7 +51,12 @@ def run_directory(given: str) -> Path:
         RunDirectoryError: its lease is no lease.
 
     """
-    return fetch(given.rstrip("/")) if "://" in given else Path(given)
+    return fetch(given.rstrip("/")) if "://" in given else folder(given)
+
+
+def folder(given: str) -> Path:
+    """Return the path of a folder, by which one that is written ./tj/NAME is told from a job in a cluster, tj/NAME."""
+    return Path(given).absolute() if given.startswith("./") else Path(given)  # a path itself drops the ./
 
 
 RunDir = Annotated[

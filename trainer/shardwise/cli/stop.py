@@ -10,6 +10,7 @@ from rich.console import Console
 
 from shardwise.cli.in_cluster import Context, Namespace, job_in_cluster, one_line
 from shardwise.cli.live import ask
+from shardwise.cli.run_directory import folder
 from shardwise.cli.run_files import is_live, refuse_other_directory
 from shardwise.launcher.agent.client import NoLeaderError
 from shardwise.protocol.contract import ExitCode
@@ -26,7 +27,7 @@ Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the run
 def _no_url(given: str) -> Path:
     if "://" in given:
         raise UsageError(f"{given}: a run in a bucket is stopped through its cluster; name its job, tj/NAME")
-    return Path(given)
+    return folder(given)
 
 
 Target = Annotated[
