@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from kubernetes.config import kube_config
 from tests.cli.conftest import Command
-from tests.client.answering import Answer, StandInServer, kubeconfig
+from tests.client.answering import Answer, StandInServer, job, kubeconfig
 
 
 @pytest.fixture
@@ -32,3 +32,28 @@ def test_a_folder_named_as_a_job_is(
     assert (ended.code, len(answers)) == (2, 1)
     assert "is no run directory" in ended.error
     assert "said by the cluster" in command(*words, "tj/mine").error
+
+
+def test_nothing_that_a_job_has_said_steers_the_terminal(
+    answers: list[Answer], command: Command, quickstart: str
+) -> None:
+    """What its hosts have said is shown without it, and the lines of a message stay lines."""
+    said = {
+        "reason": "fail\x1b[2Jure",
+        "message": "host 0: \x1b]0;title\x07no space\n  left \x9b1m",
+        "restarts": {"hang\x1b[1m": 1},
+        "restartCount": 1,
+        "progress": {"step": 1, "loss": "2.5\x1b[1m", "eta": "1 h\x07"},
+        "failedSaves": {"inARow": 1, "reason": "full\x1b[3J", "time": "2026-01-01T00:00:00Z"},
+        "digest": "ab\x1b[1m",
+    }
+    failed = job("Failed", **said)
+    answers += [failed, (200, {}), failed, (200, {}), failed]
+    shown = [command("status", "tj/job"), command("submit", quickstart, "--wait"), command("stop", "tj/job")]
+    assert not answers
+    for ended in shown:
+        steering = [letter for letter in ended.out + ended.error if not letter.isprintable() and letter != "\n"]
+        assert not steering
+        assert "fail [2Jure" in ended.out
+    lines = [" ".join(line.split()) for line in shown[1].out.splitlines()]
+    assert lines[-2:] == ["host 0: ]0;title no space", "left 1m"]

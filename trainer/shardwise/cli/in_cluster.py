@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from shardwise.cli.screen_lines import plain
 from shardwise.protocol.errors import UsageError
 from shardwise.protocol.job_status import JobStatus
 
@@ -48,8 +49,13 @@ def print_status(name: str, status: JobStatus, console: Console) -> None:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for label, text in _lines(name, status):
-        table.add_row(label, text)
+        table.add_row(label, readable(text))
     console.print(table)
+
+
+def readable(text: str) -> str:
+    """Return what a job's hosts have said without anything that would steer the terminal; its lines stay lines."""
+    return "\n".join(plain(line) for line in text.split("\n"))
 
 
 def one_line(status: JobStatus) -> str:
@@ -59,7 +65,7 @@ def one_line(status: JobStatus) -> str:
     step = f"  step {_step(status)}" if progress and progress.step is not None else ""
     loss = f"  loss {progress.loss}" if progress and progress.loss else ""
     left = f"  {progress.eta} left" if progress and progress.eta else ""
-    return f"{status.phase or 'Pending'}{reason}{step}{loss}{left}"
+    return plain(f"{status.phase or 'Pending'}{reason}{step}{loss}{left}")
 
 
 def _lines(name: str, status: JobStatus) -> Iterator[tuple[str, str]]:

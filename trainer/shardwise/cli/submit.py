@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 
 from shardwise.cli.command import JobFile, Overrides
-from shardwise.cli.in_cluster import Context, Namespace, cluster, one_line
+from shardwise.cli.in_cluster import Context, Namespace, cluster, one_line, readable
 from shardwise.protocol.contract import ExitCode
 
 Wait = Annotated[bool, typer.Option("--wait", help="Show how it goes on, until it is complete, failed or suspended.")]
@@ -35,5 +35,5 @@ def command(
     for status in job.follow():
         console.print(one_line(status), markup=False)
     if status.phase != "Complete":
-        console.print(status.message or "", markup=False)
+        console.print(readable(status.message or ""), markup=False)
         sys.exit(ExitCode.SAVED if status.phase == "Suspended" else ExitCode.FAILURE)
