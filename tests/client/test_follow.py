@@ -1,5 +1,6 @@
 """shardwise.client.job: what is followed outlives an API server that is away for a while."""
 
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -7,7 +8,9 @@ import pytest
 from tests.client.answering import SILENCE, Answer, StandInServer, job, kubeconfig
 
 from shardwise.client import Cluster, ClusterJob, api
+from shardwise.client.job import Job
 from shardwise.protocol.errors import ClusterError
+from shardwise.protocol.job_status import JobStatus
 
 Following = Callable[..., ClusterJob]
 
@@ -74,3 +77,22 @@ def test_a_log_is_waited_for(following: Following) -> None:
     told = following(job("Running"), error(500), pods, SILENCE, job("Complete"), error(429), pods).logs(follow=True)
     with pytest.raises(ClusterError, match="no pod of host 0"):
         next(told)
+
+
+def test_waiting_keeps_no_status_that_is_past(following: Following, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that trains for weeks changes its status at each look: who waits for its end holds the last ones only."""
+    told: list[weakref.ref[JobStatus]] = []
+    alive: list[int] = []
+    read = ClusterJob.read
+
+    def counted(self: ClusterJob) -> Job:
+        job = read(self)
+        told.append(weakref.ref(job.status))
+        alive.append(sum(status() is not None for status in told))
+        return job
+
+    monkeypatch.setattr(ClusterJob, "read", counted)
+    changes = [job("Running", progress={"step": step}) for step in range(20)]
+    assert following(*changes, job("Complete")).wait().phase == "Complete"
+    assert len(alive) == 21
+    assert max(alive) <= 3

@@ -1,6 +1,7 @@
 """One training job in a cluster: its status as types, its end, the logs of its hosts."""
 
 import time
+from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -61,8 +62,7 @@ class ClusterJob:
 
     def wait(self) -> JobStatus:
         """Return the status with which the job comes to rest: complete, failed or suspended."""
-        *_, last = self.follow()
-        return last
+        return deque(self.follow(), maxlen=1).pop()  # the others are not kept: a long run has hundreds of thousands
 
     def stop(self) -> None:
         """Suspend the job: it is saved, and its pods are given back. `Cluster.submit` goes on with it."""
