@@ -1,8 +1,14 @@
-"""shardwise.client.job: when a job rests. What asks the API server is in test_cluster."""
+"""shardwise.client.job: when a job rests, and what a newer operator says. What a real one says is in test_cluster."""
+
+from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.client.answering import StandInServer, job, kubeconfig
 
+from shardwise.client import Cluster
 from shardwise.client.job import Job
+from shardwise.protocol.errors import ClusterError
 from shardwise.protocol.job_status import JobStatus
 
 
@@ -22,3 +28,34 @@ def test_a_change_that_was_not_looked_at_may_still_begin(
     """A job that was submitted again is not at rest because its old status says so."""
     status = JobStatus.model_validate({"phase": phase, "observedGeneration": observed})
     assert Job(2, status).is_resting is rests
+
+
+def read(path: Path, phase: str, status: dict[str, Any]) -> JobStatus:
+    """Return what is read of a job with this status."""
+    with StandInServer(lambda _: job(phase, **status)) as server:
+        return Cluster(kubeconfig=kubeconfig(path, server.url)).job("job").status
+
+
+@pytest.mark.parametrize(
+    "newer",
+    [
+        {"reason": "x" * 64},
+        {"phases": [{"name": "Paused", "number": 0, "start": "2026-01-01T00:00:00Z"}]},
+        {"hosts": {"ready": 1, "of": 2**40}},
+        {"conditions": [{"type": "Ready", "status": "Perhaps", "lastTransitionTime": "2026-01-01T00:00:00Z"}]},
+        {"goodput": 0.5, "digest": 7},
+    ],
+    ids=["a longer reason", "another phase of the past", "a larger number", "another word", "numbers"],
+)
+def test_what_does_not_fit_is_left_out(newer: dict[str, Any], tmp_path: Path) -> None:
+    """Of a newer operator's status each field that has another form here is left out, and all others are read."""
+    known = {"message": "said", "restarts": {"hang": 1}}
+    read_here = read(tmp_path / "config", "Running", known | newer)
+    assert read_here == read(tmp_path / "config", "Running", known)
+    assert (read_here.phase, read_here.message, read_here.restarts) == ("Running", "said", {"hang": 1})
+
+
+def test_a_phase_that_is_not_known(tmp_path: Path) -> None:
+    """It is an error in words: without it, nobody could say how the job stands, or wait for its end."""
+    with pytest.raises(ClusterError, match=r"tj/job.*Paused.*newer operator; update shardwise"):
+        read(tmp_path / "config", "Paused", {"reason": "y" * 64})

@@ -2,8 +2,10 @@
 
 import time
 from collections import deque
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
 
 from shardwise.client.api import MERGE, Api
 from shardwise.client.pods import Pods
@@ -15,6 +17,7 @@ JOBS = "/apis/shardwise.dev/v1alpha1/namespaces/{namespace}/trainingjobs"
 RESTING = ("Complete", "Failed", "Suspended")
 """Phases in which nothing more happens by itself."""
 _LOOK_SECONDS = 1.0
+_NEEDED = {"phase", "observedGeneration"}  # without them nobody could say how a job stands, or wait for its end
 
 
 class Job(NamedTuple):
@@ -39,8 +42,7 @@ class ClusterJob:
     def read(self) -> Job:
         """Return the job as it is; what a newer operator has added to its status is left out."""
         found = self._api.get(self._path)
-        status = JobStatus.model_validate(found.get("status", {}), extra="ignore")
-        return Job(found["metadata"]["generation"], status)
+        return Job(found["metadata"]["generation"], _what_fits(found.get("status", {}), self.name))
 
     @property
     def status(self) -> JobStatus:
@@ -102,3 +104,17 @@ class ClusterJob:
             if is_over:
                 return
             time.sleep(_LOOK_SECONDS)
+
+
+def _what_fits(given: Mapping[str, Any], name: str) -> JobStatus:
+    """Return the status without the fields that do not fit this release; ClusterError if one of `_NEEDED` does not."""
+    try:
+        return JobStatus.model_validate(given, extra="ignore")
+    except ValidationError as error:
+        unfit = {each["loc"][0] for each in error.errors()}
+        if strange := [f"{field} {given[field]}" for field in sorted(_NEEDED & unfit)]:
+            raise ClusterError(
+                f"tj/{name} has a status that this release cannot read ({', '.join(strange)}), "
+                "as of a newer operator; update shardwise"
+            ) from error
+        return JobStatus.model_validate({key: given[key] for key in given.keys() - unfit}, extra="ignore")
