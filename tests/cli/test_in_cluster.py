@@ -57,3 +57,13 @@ def test_nothing_that_a_job_has_said_steers_the_terminal(
         assert "fail [2Jure" in ended.out
     lines = [" ".join(line.split()) for line in shown[1].out.splitlines()]
     assert lines[-2:] == ["host 0: ]0;title no space", "left 1m"]
+
+
+@pytest.mark.parametrize(("phase", "code"), [("Suspended", 0), ("Complete", 0), ("Failed", 1)])
+def test_a_stop_says_how_the_job_has_ended(phase: str, code: int, answers: list[Answer], command: Command) -> None:
+    """A job that could not be saved is not called stopped: its exit code is 1, and why is told as an error."""
+    answers += [(200, {}), job("Suspending"), job(phase, reason="storage", message="no space\n  \x1b[31m84")]
+    ended = command("stop", "tj/job")
+    assert (ended.code, answers) == (code, [])
+    assert f"{phase} (storage)" in ended.out
+    assert ended.error == ("no space\n   [31m84\n" if code else "")

@@ -8,13 +8,14 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from shardwise.cli.in_cluster import Context, Namespace, job_in_cluster, one_line
+from shardwise.cli.in_cluster import Context, Namespace, job_in_cluster, one_line, readable
 from shardwise.cli.live import ask
 from shardwise.cli.run_directory import folder
 from shardwise.cli.run_files import is_live, refuse_other_directory
 from shardwise.launcher.agent.client import NoLeaderError
 from shardwise.protocol.contract import ExitCode
 from shardwise.protocol.errors import UsageError
+from shardwise.protocol.job_status import JobStatus
 from shardwise.protocol.leader_record import LeaderRecord
 
 _LOOK_SECONDS = 0.1
@@ -45,7 +46,7 @@ def command(directory: Target, *, wait: Wait = True, namespace: Namespace = None
         job.stop()
         console.print("asked to save and stop" + (", waiting for the end" if wait else ""))
         if wait:
-            console.print(one_line(job.wait()), markup=False)
+            _tell_job(job.wait(), console)
         return
     refuse_other_directory(directory)
     if not is_live(directory):
@@ -56,6 +57,14 @@ def command(directory: Target, *, wait: Wait = True, namespace: Namespace = None
         time.sleep(_LOOK_SECONDS)
     if wait:
         _tell_end(directory, console)
+
+
+def _tell_job(status: JobStatus, console: Console) -> None:
+    """Say how the job has come to rest; exit with 1 if it has failed."""
+    console.print(one_line(status), markup=False)
+    if status.phase == "Failed":
+        Console(stderr=True, highlight=False).print(readable(status.message or ""), markup=False, soft_wrap=True)
+        sys.exit(ExitCode.FAILURE)
 
 
 def _tell_end(directory: Path, console: Console) -> None:
