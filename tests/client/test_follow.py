@@ -1,11 +1,13 @@
 """shardwise.client.job: what is followed outlives an API server that is away for a while."""
 
+import socket
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from tests.client.answering import SILENCE, Answer, StandInServer, job, kubeconfig
+from urllib3.connection import HTTPConnection
 
 from shardwise.client import Cluster, ClusterJob, api
 from shardwise.client.job import Job
@@ -96,3 +98,19 @@ def test_waiting_keeps_no_status_that_is_past(following: Following, monkeypatch:
     assert following(*changes, job("Complete")).wait().phase == "Complete"
     assert len(alive) == 21
     assert max(alive) <= 3
+
+
+def test_a_server_that_has_vanished_is_noticed(following: Following, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel looks every half minute whether a silent peer is there: a log may say nothing for hours."""
+    opened: list[tuple[int, ...]] = []
+    connect = HTTPConnection.connect
+
+    def looked_at(self: HTTPConnection) -> None:
+        connect(self)
+        kept = [socket.TCP_NODELAY, socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT]
+        alive = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        opened.append((alive, *(self.sock.getsockopt(socket.IPPROTO_TCP, option) for option in kept)))
+
+    monkeypatch.setattr(HTTPConnection, "connect", looked_at)
+    assert following(job("Running")).status.phase == "Running"
+    assert opened == [(1, 1, 30, 15, 9)]

@@ -5,6 +5,7 @@ Only this module imports `kubernetes`. Its typed models are not used: objects ar
 
 import json
 import os
+import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -18,6 +19,7 @@ from kubernetes.client.configuration import Configuration
 from kubernetes.client.rest import RESTClientObject
 from kubernetes.config import ConfigException, kube_config
 from urllib3 import BaseHTTPResponse, Timeout
+from urllib3.connection import HTTPConnection
 from urllib3.exceptions import HTTPError
 from yaml import YAMLError
 
@@ -26,6 +28,9 @@ from shardwise.protocol.errors import ClusterError
 _CONNECT_SECONDS, _ANSWER_SECONDS = 5.0, 30.0
 _WAITS_SECONDS = (1.0, 2.0, 4.0, 8.0, 15.0, *[30.0] * 9)
 """Between two tries of one who can wait; five minutes together, in which the control plane of a cluster is upgraded."""
+# As those of the operator: a log that is followed may be silent for hours, and only the kernel notices that its server
+# has vanished. Not every system has all of them.
+_KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 9))
 _FIRST_ERROR, _NOT_FOUND, _TOO_MANY, _FIRST_OF_SERVER = 300, 404, 429, 500  # HTTP's own numbers
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
@@ -65,6 +70,7 @@ class Api:
         # The last two are what the client makes of a file that is none of its form.
         except (ConfigException, OSError, YAMLError, TypeError, ValueError) as error:
             raise ClusterError(f"no cluster to talk to: {error}; give --context, or set KUBECONFIG") from error
+        configuration.socket_options = [*HTTPConnection.default_socket_options, *_kept_alive()]
         self._pool = RESTClientObject(configuration).pool_manager
         self.waits_seconds: tuple[float, ...] = ()
         self._has_answered = False
@@ -136,6 +142,13 @@ class Api:
         if answer.status >= _FIRST_ERROR:
             raise _kind(answer.status)(_reason(answer))
         return answer
+
+
+def _kept_alive() -> Iterator[tuple[int, int, int]]:
+    yield socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1
+    for name, value in _KEEPALIVE:
+        if hasattr(socket, name):
+            yield socket.IPPROTO_TCP, getattr(socket, name), value
 
 
 def _kind(status: int) -> type[ClusterError]:
