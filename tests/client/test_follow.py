@@ -39,10 +39,12 @@ def error(status: int) -> Answer:
     return status, {"kind": "Status", "message": f"said with {status}"}
 
 
-AWAY = [SILENCE, error(429), error(500), (503, "not JSON")]
+LOGIN: Answer = (200, "<html>log in to the network</html>")
+AWAY = [SILENCE, error(429), error(500), (503, "not JSON"), LOGIN, (200, [])]
+AS = ["silence", "429", "500", "503", "another's page", "no object"]
 
 
-@pytest.mark.parametrize("answer", AWAY, ids=["silence", "429", "500", "503"])
+@pytest.mark.parametrize("answer", AWAY, ids=AS)
 def test_a_server_that_is_away_is_waited_for(
     answer: Answer, following: Following, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -59,11 +61,18 @@ def test_a_server_that_stays_away(following: Following) -> None:
         following(job("Running"), *[error(500)] * 4).wait()
 
 
-@pytest.mark.parametrize("answer", AWAY, ids=["silence", "429", "500", "503"])
+@pytest.mark.parametrize("answer", AWAY, ids=AS)
 def test_a_server_that_never_answered(answer: Answer, following: Following) -> None:
     """What fails at the first request, as with a wrong address, is said at once."""
     with pytest.raises(ClusterError):
         following(answer).wait()
+
+
+@pytest.mark.parametrize("ask", [ClusterJob.read, ClusterJob.stop, lambda job: next(job.logs())])
+def test_an_answer_of_another_server(ask: Callable[[ClusterJob], object], following: Following) -> None:
+    """The page on which a network has people log in is no answer of the API server, which is said in words."""
+    with pytest.raises(ClusterError, match=r"127.0.0.1:\d+ answers as no API server does.*page for logging in"):
+        ask(following(LOGIN))
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])

@@ -8,10 +8,12 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from copy import copy
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 from urllib.parse import urlencode
 
 from kubernetes import config
@@ -35,6 +37,7 @@ _FIRST_ERROR, _NOT_FOUND, _TOO_MANY, _FIRST_OF_SERVER = 300, 404, 429, 500  # HT
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
 _POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_Said = TypeVar("_Said")
 _MANAGER = {"fieldManager": "shardwise"}
 
 
@@ -83,22 +86,20 @@ class Api:
 
     def get(self, path: str, **query: str) -> dict[str, Any]:
         """Return an object, or a list of them."""
-        answer: dict[str, Any] = json.loads(self._send(_Request("GET", path, query)).data)
-        return answer
+        return self._send_for_object(_Request("GET", path, query))
 
     def patch(self, path: str, body: Mapping[str, Any], content_type: str) -> dict[str, Any]:
         """Change an object, by a patch of this type; one that is applied by force may be new."""
         query = _MANAGER | ({"force": "true"} if content_type == APPLY else {})
-        answer: dict[str, Any] = json.loads(self._send(_Request("PATCH", path, query, body, content_type)).data)
-        return answer
+        return self._send_for_object(_Request("PATCH", path, query, body, content_type))
 
     def delete(self, path: str) -> None:
         """Delete an object, and what it owns."""
-        self._send(_Request("DELETE", path, {"propagationPolicy": "Background"}))
+        self._send_for_object(_Request("DELETE", path, {"propagationPolicy": "Background"}))
 
     def lines(self, path: str, **query: str) -> Iterator[str]:
         """Yield the lines of a log as they come, each with its newline; a connection that is cut ends them."""
-        answer, rest = self._send(_Request("GET", path, query, stream=True)), b""
+        answer, rest = self._send(partial(self._send_once, _Request("GET", path, query, stream=True))), b""
         try:
             for chunk in answer.stream():
                 *whole, rest = (rest + chunk).split(b"\n")
@@ -110,17 +111,21 @@ class Api:
         if rest:
             yield rest.decode("utf-8", "replace") + "\n"
 
-    def _send(self, request: _Request) -> BaseHTTPResponse:
+    def _send_for_object(self, request: _Request) -> dict[str, Any]:
+        return self._send(lambda: self._object_in(self._send_once(request)))
+
+    def _send(self, once: Callable[[], _Said]) -> _Said:
+        """Return what `once` does; one who can wait does it again while the server is away."""
         for tried, wait_seconds in enumerate(self.waits_seconds if self._has_answered else ()):
             try:
-                return self._send_once(request)
+                return once()
             except AwayError as error:
                 if not tried:
                     sys.stderr.write(f"{error}; trying again for up to 5 minutes\n")
             time.sleep(wait_seconds)
-        answer = self._send_once(request)
+        said = once()
         self._has_answered = True
-        return answer
+        return said
 
     def _send_once(self, request: _Request) -> BaseHTTPResponse:
         host, query = self._configuration.host, f"?{urlencode(request.query)}" if request.query else ""
@@ -142,6 +147,13 @@ class Api:
         if answer.status >= _FIRST_ERROR:
             raise _kind(answer.status)(_reason(answer))
         return answer
+
+    def _object_in(self, answer: BaseHTTPResponse) -> dict[str, Any]:
+        with suppress(ValueError):
+            if isinstance(said := json.loads(answer.data), dict):
+                return said
+        host = self._configuration.host
+        raise AwayError(f"{host} answers as no API server does; it may be a page for logging in")
 
 
 def _kept_alive() -> Iterator[tuple[int, int, int]]:
