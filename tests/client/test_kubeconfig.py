@@ -43,6 +43,15 @@ def test_the_namespace_is_the_contexts(named: str | None, namespace: str, tmp_pa
     assert Cluster(kubeconfig=path, context=named).namespace == namespace
 
 
+def test_an_empty_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With $KUBECONFIG set to nothing the file is ~/.kube/config, as for kubectl."""
+    (tmp_path / ".kube").mkdir()
+    kubeconfig(tmp_path / ".kube" / "config", SERVER)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", "")  # what the client reads of it
+    assert Cluster().namespace == "team"
+
+
 @pytest.mark.parametrize("text", ["clusters: [", "- a list", "\x00"], ids=["no YAML", "a list", "binary"])
 def test_a_malformed_kubeconfig(text: str, tmp_path: Path) -> None:
     """It is an error in words."""

@@ -171,7 +171,7 @@ def _kind(status: int) -> type[ClusterError]:
 
 def _load(kubeconfig: str | None, context: str | None, configuration: Configuration) -> str:
     """Read how to reach the cluster, and return the namespace: that of the context, or of the pod that this is."""
-    path = kubeconfig or kube_config.KUBE_CONFIG_DEFAULT_LOCATION
+    path = kubeconfig or kube_config.KUBE_CONFIG_DEFAULT_LOCATION or "~/.kube/config"  # $KUBECONFIG may be empty
     files = kube_config.KubeConfigMerger(path)
     if files.config is None:
         if kubeconfig or context or "KUBERNETES_SERVICE_HOST" not in os.environ:
