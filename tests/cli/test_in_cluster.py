@@ -67,3 +67,20 @@ def test_a_stop_says_how_the_job_has_ended(phase: str, code: int, answers: list[
     assert (ended.code, answers) == (code, [])
     assert f"{phase} (storage)" in ended.out
     assert ended.error == ("no space\n   [31m84\n" if code else "")
+
+
+def test_lines_are_whole_in_a_pipe(answers: list[Answer], command: Command, quickstart: str) -> None:
+    """What is printed of a job is not broken at 80 columns: each statement is one line for whoever reads on."""
+    message = "host 3: the disk is full; make room there, delete the job and apply it again to go on from step 12,000"
+    failed = job("Failed", reason="storage-" * 7, message=message, progress={"step": 1, "loss": "2.5", "eta": "1 h"})
+    answers += [(200, {}), failed, (200, {}), failed]
+    submitted = command("submit", quickstart, "--wait", "--namespace", "team-" * 12 + "a")
+    stopped = command("stop", "tj/job")
+    line = f"Failed ({'storage-' * 7})  step 1  loss 2.5  1 h left"
+    assert submitted.out.splitlines() == [
+        f"tj/quickstart submitted to namespace {'team-' * 12}a",
+        line,
+        message,
+    ]
+    assert stopped.out.splitlines()[1:] == [line]
+    assert stopped.error.splitlines() == [message]

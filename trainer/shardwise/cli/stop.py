@@ -61,7 +61,7 @@ def command(directory: Target, *, wait: Wait = True, namespace: Namespace = None
 
 def _tell_job(status: JobStatus, console: Console) -> None:
     """Say how the job has come to rest; exit with 1 if it has failed."""
-    console.print(one_line(status), markup=False)
+    console.print(one_line(status), markup=False, soft_wrap=True)
     if status.phase == "Failed":
         Console(stderr=True, highlight=False).print(readable(status.message or ""), markup=False, soft_wrap=True)
         sys.exit(ExitCode.FAILURE)

@@ -29,11 +29,11 @@ def command(
     """
     console = Console(highlight=False)
     job = cluster(namespace, context).submit(job_file, overrides or [])
-    console.print(f"tj/{job.name} submitted to namespace {job.namespace}", markup=False)
+    console.print(f"tj/{job.name} submitted to namespace {job.namespace}", markup=False, soft_wrap=True)
     if not wait:
         return
     for status in job.follow():
-        console.print(one_line(status), markup=False)
+        console.print(one_line(status), markup=False, soft_wrap=True)
     if status.phase != "Complete":
-        console.print(readable(status.message or ""), markup=False)
+        console.print(readable(status.message or ""), markup=False, soft_wrap=True)
         sys.exit(ExitCode.SAVED if status.phase == "Suspended" else ExitCode.FAILURE)
