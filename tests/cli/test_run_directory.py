@@ -57,13 +57,18 @@ def test_status(bucket: Bucket, run: str, tmp_path: Path, command: Command) -> N
 
 @pytest.mark.parametrize(
     ("lease", "status"),
-    [({"live": True, "ago": 1.0}, "running"), ({"live": True, "ago": 300.0}, "dead"), ({"live": False}, "dead")],
-    ids=("renewed", "not renewed", "given back"),
+    [
+        ({"live": True, "ago": 1.0}, "running"),
+        ({"live": True, "ago": 15.0 + 90.0}, "running"),
+        ({"live": True, "ago": 300.0}, "dead"),
+        ({"live": False}, "dead"),
+    ],
+    ids=("renewed", "renewed by a clock that is behind", "not renewed", "given back"),
 )
 def test_status_of_a_run_that_goes_on(
     bucket: Bucket, run: str, command: Command, lease: dict[str, Any], status: str
 ) -> None:
-    """It lives while its lease is renewed; one that was not for minutes is of a run that has died."""
+    """It lives while its lease is renewed, by the holder's clock; one that was not for minutes is of a dead run."""
     summary = json.loads(bucket.get(f"{run}/summary.json")) | {"status": "running"}
     bucket.put(f"{run}/summary.json", json.dumps(summary).encode())
     say(bucket, run, **lease)

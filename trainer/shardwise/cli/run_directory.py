@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 _INDEX = ".fetched.json"
+_CLOCKS_SECONDS = 120.0
+"""How far the clock of this machine may be ahead of the holder's, which wrote when the lease was renewed."""
 _SHOWN_BYTES = 60  # of a file that is not what was expected
 
 
@@ -110,7 +112,7 @@ def _is_held(url: str, lease: bytes) -> bool:
             f"{url}/{BUCKET_LEASE}: expected the lease of a job's host 0, found {lease[:_SHOWN_BYTES]!r} ({error}); "
             "if no job uses this directory, remove the file: the next start of its job writes it anew"
         ) from error
-    return holder is not None and holder.live and time.time() - holder.renewed_at < STALE_SECONDS
+    return holder is not None and holder.live and time.time() - holder.renewed_at < STALE_SECONDS + _CLOCKS_SECONDS
 
 
 def _listed(store: "AbstractFileSystem", root: str) -> Iterator[tuple[str, str]]:
