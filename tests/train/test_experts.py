@@ -1,5 +1,6 @@
 """Mixtures of experts: against MLPs that are done one after the other, and on every kind of mesh."""
 
+import re
 from collections.abc import Callable
 from itertools import product
 
@@ -17,7 +18,7 @@ from shardwise.train.config import GptConfig
 from shardwise.train.experts import Experts
 from shardwise.train.layout import Layout, assemble, flatten
 from shardwise.train.state import Program
-from shardwise.train.step import trace_step
+from shardwise.train.step import lower_step, trace_step
 
 Array = jax.Array
 MakeProgram = Callable[..., Program]
@@ -168,6 +169,19 @@ def test_a_plan_counts_the_products_of_picks(make_program: MakeProgram, devices:
     tokens, layers, weights = 16 * 32, 2, 3 * 32 * 32
     one = 2 * tokens * layers * weights
     assert counted[1] - counted[0] == 4 * one - one // 3  # the last product is not computed again
+
+
+def test_picks_are_exact_where_the_rest_is_not(make_program: MakeProgram) -> None:
+    """The router's product asks for all bits of float32: by default a TPU would round its operands to bfloat16.
+
+    It is done once forward, and again for the backward pass.
+    """
+    program = make_program(*MIXTURE, "model.experts.count=6", "precision.compute=bfloat16", num_devices=1)
+    of_routers = [
+        line for line in lower_step(program).as_text().splitlines() if re.search(r"dot_general.*x6xf32>$", line)
+    ]
+
+    assert len([line for line in of_routers if "precision = [HIGHEST, HIGHEST]" in line]) == 2
 
 
 PRODUCTS = {

@@ -44,7 +44,7 @@ class Experts(eqx.Module):
         std, inside = config.init_std, (config.Experts, config.Mlp)
         return cls(
             config,
-            Linear.init(config.Embed, config.Routes, std, bias=False, key=router_key),
+            replace(Linear.init(config.Embed, config.Routes, std, bias=False, key=router_key), is_exact=True),
             Linear.init(config.Embed, inside, std, bias=False, key=gate_key),
             Linear.init(config.Embed, inside, std, bias=False, key=up_key),
             Linear.init(inside, config.Embed, config.residual_init_std, bias=False, key=down_key),

@@ -25,6 +25,8 @@ class Linear(eqx.Module):
     weight: NamedArray
     bias: NamedArray | None
     adapter: "Adapter | None" = None
+    is_exact: bool = eqx.field(static=True, default=False)
+    """Whether float32 is multiplied as it is where the rest is bfloat16: a TPU would take one pass of bfloat16."""
 
     @classmethod
     def init(cls, In: AxisSpec, Out: AxisSpec, std: float, *, bias: bool, key: Array) -> Self:
@@ -45,6 +47,7 @@ class Linear(eqx.Module):
             place=layout.placement(names, layout.dtype),
             ins=layout.spec([axis.name for axis in x.axes], layout.compute),
             outs=layout.spec([axis.name for axis in left], layout.compute),
+            precision=jax.lax.Precision.HIGHEST if self.is_exact else None,
         )
         out = place(hax.named(weighted(x.array, self.weight.array, how), left))
         if self.adapter is not None:

@@ -65,6 +65,8 @@ class Weighting(NamedTuple):
     """The partition of the activations."""
     outs: PartitionSpec
     """The partition of the product or, if it is a sum over tensor, of that sum."""
+    precision: lax.Precision | None = None
+    """Of the product itself; None for that which the program is lowered with."""
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -74,13 +76,13 @@ def weighted(x: Array, weight: Array, how: Weighting) -> Array:
     The weight's gradient is computed and summed over `data` in the placement's wire dtype; the result is float32, laid
     out as the weight is stored.
     """
-    out: Array = lax.dot_general(x, gather(how.place, weight), how.dims)
+    out: Array = lax.dot_general(x, gather(how.place, weight), how.dims, precision=how.precision)
     return out
 
 
 def _forward_weighted(x: Array, weight: Array, how: Weighting) -> tuple[Array, tuple[Array, Array]]:
     gathered = checkpoint_name(gather(how.place, weight), GATHERED)
-    return lax.dot_general(x, gathered, how.dims), (x, gathered)
+    return lax.dot_general(x, gathered, how.dims, precision=how.precision), (x, gathered)
 
 
 def _backward_weighted(how: Weighting, operands: tuple[Array, Array], grad: Array) -> tuple[Array, Array]:
