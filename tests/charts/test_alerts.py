@@ -117,6 +117,16 @@ def test_goodput(tmp_path: Path, steps: int, fires: Mapping[str, str] | None) ->
     promtool(tmp_path, series, [("JobGoodputLow", 30, None), ("JobGoodputLow", 200, fires)])
 
 
+def test_a_program_that_reports_nothing_is_silent(tmp_path: Path) -> None:
+    """Of a program that tells neither steps nor checkpoints nobody knows that it is slow, or that its saves fail."""
+    reported = ("shardwise_job_step{", "shardwise_job_checkpoint_timestamp_seconds{")
+    series = [each for each in scraped([("running", 300)]) if not each["series"].startswith(reported)]
+    for each in series:
+        if each["series"].startswith("shardwise_job_goodput_seconds_total"):
+            each["values"] = "0+0x299" if 'category="step"' in each["series"] else "50+60x299"
+    promtool(tmp_path, series, [("JobGoodputLow", 250, None), ("JobCheckpointOld", 250, None)])
+
+
 def test_a_job_that_goes_on_after_a_long_pause_has_its_time(tmp_path: Path) -> None:
     """Its newest checkpoint is from before the pause: what counts is how long it has run since without another."""
     series = scraped([("running", 60), ("suspended", 180), ("running", 200)])

@@ -155,7 +155,7 @@ def test_alerts_read_what_is_served(helm: Helm) -> None:
     families = [family for what in ("jobs", "operator") for family in SERVED[what]().collect()]
     served = {family.name + suffix for family in families for suffix in ("", "_total", "_bucket")}
 
-    assert len(read) == 9
+    assert len(read) == 10
     assert read <= served
 
 
