@@ -2,11 +2,14 @@
 
 import importlib.util
 import os
+import re
+import shutil
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-from tests.charts.helm import CHARTS, Helm
+import yaml
+from tests.charts.helm import CHARTS, JOBS, TEAMS, Helm
 
 NAMES = sorted(path.parent.name for path in CHARTS.glob("*/values.yaml"))
 
@@ -56,6 +59,23 @@ def test_lint(helm: Helm, name: str) -> None:
 
     assert "[WARNING]" not in printed
     assert "[ERROR]" not in printed
+
+
+@each
+def test_a_version_with_a_build_is_a_label(helm: Helm, tmp_path: Path, name: str) -> None:
+    """As Flux gives a chart of a commit: no label may have its `+`, or more than 63 characters."""
+    version = "0.1.0+" + "7c5e96ea" * 7
+    chart = shutil.copytree(CHARTS / name, tmp_path / name)
+    about = yaml.safe_load((chart / "Chart.yaml").read_text(encoding="utf-8"))
+    (chart / "Chart.yaml").write_text(yaml.safe_dump({**about, "version": version, "appVersion": version}))
+    values = {"shardwise": (), "training-job": ("-f", JOBS[0]), "training-teams": ("-f", TEAMS)}[name]
+
+    objects = [each for each in yaml.safe_load_all(helm("template", "x", chart, *values)) if each]
+
+    for made in objects:
+        for key, value in made["metadata"]["labels"].items():
+            assert re.fullmatch(r"[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?", value), (key, value)
+    assert objects[0]["metadata"]["labels"]["helm.sh/chart"].startswith(f"{name}-0.1.0_7c5e96ea")
 
 
 @pytest.mark.parametrize(

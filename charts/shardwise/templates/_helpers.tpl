@@ -11,14 +11,14 @@ app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: operator
 {{- end }}
 
-{{/* The labels of every object. */}}
+{{/* The labels of every object. A version may have a build after a "+", as Flux puts a commit there; a label may not. */}}
 {{- define "shardwise.labels" -}}
 app.kubernetes.io/name: shardwise
 app.kubernetes.io/instance: {{ .Release.Name | quote }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | replace "+" "_" | trunc 63 | trimAll "-_." | quote }}
 app.kubernetes.io/part-of: shardwise
 app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimAll "-_." }}
 {{- range $key, $value := .Values.commonLabels }}
 {{- if or (hasPrefix "app.kubernetes.io/" $key) (hasPrefix "helm.sh/" $key) }}
 {{- fail (printf "commonLabels.%s: the chart has labels of that prefix itself; choose another" $key) }}

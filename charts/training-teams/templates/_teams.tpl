@@ -2,7 +2,7 @@
 app.kubernetes.io/name: training-teams
 app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimAll "-_." }}
 {{- end }}
 
 {{- /* What the operator's chart calls what its release owns: "shardwise.name" of charts/shardwise/templates/_helpers.tpl. */}}
