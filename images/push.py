@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from images.engine import run, say
+from images.engine import BuildError, run, say
 
 
 def push(engine: str, image: str, tag: str) -> str:
@@ -18,9 +18,7 @@ def push(engine: str, image: str, tag: str) -> str:
     if engine == "docker":
         run(engine, "tag", image, tag)
         run(engine, "push", "--quiet", tag)
-        known: list[str] = json.loads(run(engine, "image", "inspect", "--format", "{{json .RepoDigests}}", tag))
-        repository = tag.rpartition(":")[0]
-        return next(each for each in known if each.startswith(f"{repository}@")).partition("@")[2]
+        return _known_digest(engine, tag)
     return _digest(engine, "push", "--quiet", image, f"docker://{tag}")
 
 
@@ -52,6 +50,18 @@ def push_index(engine: str, tag: str, members: Sequence[str]) -> str:
         return _digest(engine, *words)
     finally:
         run(engine, "manifest", "rm", index)
+
+
+def _known_digest(engine: str, tag: str) -> str:
+    """Return by which digest docker knows an image in the registry of the tag that it was pushed under."""
+    known: list[str] = json.loads(run(engine, "image", "inspect", "--format", "{{json .RepoDigests}}", tag))
+    repository = tag.rpartition(":")[0]
+    familiar = repository.removeprefix("docker.io/").removeprefix("library/")  # it leaves out its own registry
+    for each in known:
+        name, _, digest = each.partition("@")
+        if name in (repository, familiar):
+            return digest
+    raise BuildError(f"{engine} names no digest of {tag}, which it has pushed; it knows {', '.join(known) or 'none'}")
 
 
 def _digest(engine: str, *words: str) -> str:

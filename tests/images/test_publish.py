@@ -17,6 +17,7 @@ from images.bill import locked  # the folder is no package
 from images.build import ARCHITECTURES, TARGETS, machine
 from images.engine import BuildError, engine_here, environment
 from images.publish import publish, values
+from images.push import push
 
 ROOT = Path(__file__).parents[2]
 
@@ -93,3 +94,25 @@ def test_an_image_without_wheels_is_refused() -> None:
     """Libtpu is for x86-64 alone, which is said before anything is built."""
     with pytest.raises(BuildError, match="tpu cannot be built for arm64: libtpu has no wheel for it"):
         publish("tpu", registry="registry.invalid", architectures=ARCHITECTURES)
+
+
+@pytest.mark.parametrize(
+    ("repository", "familiar"),
+    [
+        ("europe-docker.pkg.dev/a/b/shardwise-operator", "europe-docker.pkg.dev/a/b/shardwise-operator"),
+        ("docker.io/acme/shardwise-operator", "acme/shardwise-operator"),
+        ("docker.io/library/shardwise-operator", "shardwise-operator"),
+    ],
+)
+def test_docker_calls_an_image_by_its_familiar_name(
+    monkeypatch: pytest.MonkeyPatch, repository: str, familiar: str
+) -> None:
+    """Docker leaves out what is its own registry's; the digest is found, and no other repository's is taken for it."""
+    known = [f"elsewhere/{familiar}@sha256:0", f"{familiar}@sha256:1"]
+    monkeypatch.setattr("images.push.run", lambda *words: json.dumps(known) if words[1] == "image" else "")
+
+    assert push("docker", "localhost/x:1", f"{repository}:0.1.0") == "sha256:1"
+
+    known.pop()
+    with pytest.raises(BuildError, match=f"docker names no digest of {repository}:0.1.0"):
+        push("docker", "localhost/x:1", f"{repository}:0.1.0")
