@@ -52,14 +52,18 @@ class Target:
         """Its name in the engine's store, where images of several architectures lie beside each other."""
         return self.tag(registry) + ("" if architecture == machine() else f"-{architecture}")
 
-    def inputs(self) -> Iterator[Path]:
-        """Every file that goes into it."""
+    def paths(self) -> Iterator[Path]:
+        """The files and folders that it is made from; asked about these, git knows what was deleted too."""
         yield from (ROOT / "images" / self.containerfile, ROOT / ".dockerignore", ROOT / "README.md", ROOT / "LICENSE")
         yield from (ROOT / "requirements" / f"{name}.txt" for name in ("image", self.lock))
         for source in self.sources:
-            yield ROOT / source.split("/")[0] / "pyproject.toml"
-            found = [ROOT / source, *sorted((ROOT / source).rglob("*"))]
-            yield from (path for path in found if path.is_file() and "__pycache__" not in path.parts)
+            yield from (ROOT / source.split("/")[0] / "pyproject.toml", ROOT / source)
+
+    def inputs(self) -> Iterator[Path]:
+        """Every file that goes into it."""
+        for path in self.paths():
+            found = [each for each in sorted(path.rglob("*")) if each.is_file()] if path.is_dir() else [path]
+            yield from (each for each in found if "__pycache__" not in each.parts)
 
 
 def _trainer(lock: str, suffix: str, *architectures: str) -> Target:
@@ -177,8 +181,8 @@ def _label(engine: str, tag: str) -> str:
 
 
 def revision(target: Target) -> str:
-    """The last commit that touched an input: another commit with the same inputs makes the same image."""
-    command = ["git", "log", "-1", "--format=%H", "--", *map(str, target.inputs())]
+    """The last commit that touched or deleted an input: another commit with the same inputs makes the same image."""
+    command = ["git", "log", "-1", "--format=%H", "--", *map(str, target.paths())]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)  # noqa: S603  ours
     return done.stdout.strip() or "unknown"
 

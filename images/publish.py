@@ -130,7 +130,7 @@ def _pinned(engine: str, base: str, architecture: str) -> str:
 
 def _is_modified(name: str) -> bool:
     """Return whether an input of an image differs from the commit that the provenance names."""
-    return bool(run("git", "-C", str(ROOT), "status", "--porcelain", "--", *map(str, TARGETS[name].inputs())))
+    return bool(run("git", "-C", str(ROOT), "status", "--porcelain", "--", *map(str, TARGETS[name].paths())))
 
 
 def main() -> None:

@@ -14,9 +14,9 @@ from tests.images.registry import Registry, registry
 
 sys.path.append(str(Path(__file__).parents[2]))
 from images.bill import locked  # the folder is no package
-from images.build import ARCHITECTURES, TARGETS, machine
+from images.build import ARCHITECTURES, TARGETS, machine, revision
 from images.engine import BuildError, engine_here, environment
-from images.publish import publish, values
+from images.publish import _is_modified, publish, values
 from images.push import push
 
 ROOT = Path(__file__).parents[2]
@@ -116,3 +116,35 @@ def test_docker_calls_an_image_by_its_familiar_name(
     known.pop()
     with pytest.raises(BuildError, match=f"docker names no digest of {repository}:0.1.0"):
         push("docker", "localhost/x:1", f"{repository}:0.1.0")
+
+
+def test_a_deleted_source_is_a_change(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The image cannot be made from the commit before: it is modified until a commit has it, which is then named."""
+    monkeypatch.setattr("images.build.ROOT", tmp_path)
+    monkeypatch.setattr("images.publish.ROOT", tmp_path)
+    gone = "trainer/shardwise/job/b.py"
+    first = _git(tmp_path, "operator/shardwise_operator/a.py", gone)
+    assert (revision(TARGETS["operator"]), _is_modified("operator")) == (first, False)
+
+    (tmp_path / gone).unlink()
+    assert (revision(TARGETS["operator"]), _is_modified("operator")) == (first, True)
+
+    second = _committed(tmp_path)
+    assert (revision(TARGETS["operator"]), _is_modified("operator")) == (second, False)
+
+
+def _git(root: Path, *names: str) -> str:
+    """Make a repository with some files and return its commit."""
+    for name in names:
+        (root / name).parent.mkdir(parents=True)
+        (root / name).write_text(name)
+    subprocess.run(["git", "init", "--quiet", root], check=True)
+    return _committed(root)
+
+
+def _committed(root: Path) -> str:
+    """Commit all that has changed and return the commit."""
+    git = ("git", "-C", root, "-c", "user.name=a", "-c", "user.email=a@example.com")
+    subprocess.run([*git, "add", "--all"], check=True)
+    subprocess.run([*git, "commit", "--quiet", "--message", "x"], check=True)
+    return subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
