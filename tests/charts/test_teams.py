@@ -73,6 +73,22 @@ def test_the_roles_are_those_of_the_operators_chart(helm: Helm, release: str) ->
     assert bound <= roles
 
 
+def test_another_operator_is_another_binding(helm: Helm, objects: list[Object]) -> None:
+    """The role of a binding cannot change: an upgrade that corrects the operator's release makes bindings anew."""
+    others = helm.render(CHART, *OPTIONS, "--set", "operatorRelease=platform")
+    first, second = (
+        {
+            (each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]): each["roleRef"]
+            for each in made
+            if each["kind"].endswith("RoleBinding")
+        }
+        for made in (objects, others)
+    )
+    for key in first.keys() & second.keys():
+        assert first[key] == second[key], key
+    assert len(first) == len(second) == 2 * len(TEAMS) + 1
+
+
 def test_a_service_account_for_buckets(helm: Helm, objects: list[Object]) -> None:
     """One in each namespace, if it is named, with no token of the cluster in its pods."""
     assert "ServiceAccount" not in {each["kind"] for each in objects}
