@@ -77,6 +77,11 @@ def test_labels_and_annotations(helm: Helm) -> None:
         ("x" * 41, ("-f", str(BASE)), "has 41 characters; a job's name has at most 40"),
         ("x", ("-f", str(BASE), "--set", "kind=Job"), "at '/kind': value must be 'TrainingJob'"),
         ("x", ("-f", str(BASE), "--set", "sweep[0].spec.a=1"), "missing property 'name'"),
+        (
+            "x",
+            ("-f", str(BASE), "--set", "sweep[0].name=a,sweep[1].name=b,sweep[2].name=a"),
+            "two entries are called a;",
+        ),
         ("x", ("-f", str(BASE), "--set", "specs.a=1"), "additional properties 'specs' not allowed"),
     ],
 )
