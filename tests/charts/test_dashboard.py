@@ -46,6 +46,42 @@ def test_queries_are_parsed(board: Board, tmp_path: Path) -> None:
     assert not [query for query in queries if "$" in query]
 
 
+def test_the_first_restart_counts(board: Board, tmp_path: Path) -> None:
+    """A cause has a series only from its first restart on: that one counts for an hour, as later ones do."""
+    require(PROMTOOL)
+    (panel,) = [each for each in board["panels"] if each["title"] == "Restarts"]
+    (target,) = panel["targets"]
+    series = 'shardwise_job_restarts_total{{namespace="r",job="j",cause="{}",pod="{}"}}'
+    given = {
+        series.format("preempted", "a"): "_x59 1x140",
+        series.format("preempted", "b"): "_x79 1x120",  # another operator has taken the lead
+        series.format("failure", "a"): "2x99 3x100",
+    }
+    counts = {90: {"preempted": 1, "failure": 0}, 110: {"preempted": 1, "failure": 1}}
+    counts[180] = {"preempted": 0, "failure": 0}
+    asked = [
+        {
+            "expr": _filled(target["expr"]),
+            "eval_time": f"{minute}m",
+            "exp_samples": [{"labels": f'{{cause="{cause}"}}', "value": value} for cause, value in found.items()],
+        }
+        for minute, found in counts.items()
+    ]
+    tests = [
+        {
+            "interval": "1m",
+            "input_series": [{"series": name, "values": values} for name, values in given.items()],
+            "promql_expr_test": asked,
+        }
+    ]
+    file = tmp_path / "test.yaml"
+    file.write_text(yaml.safe_dump({"rule_files": [], "evaluation_interval": "1m", "tests": tests}))
+
+    told = subprocess.run(["promtool", "test", "rules", file], capture_output=True, text=True, check=False)
+
+    assert told.returncode == 0, told.stdout + told.stderr
+
+
 def test_metrics_exist(board: Board) -> None:
     """Every metric and label of a query is one that the operator serves; variables read one that each job has."""
     served = {
