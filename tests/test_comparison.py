@@ -69,3 +69,10 @@ def test_our_file_is_right(name: str, tmp_path: Path) -> None:
 
     assert done.exit_code == 0, done.exception
     assert done.output.startswith("ok")
+
+
+def test_experts_have_their_axis() -> None:
+    """Experts on devices of their own are `mesh.expert`, and no section says that there is no such thing."""
+    assert "| `ici_expert_parallelism` | `mesh.expert` |" in SECTIONS["MaxText"]
+    for text in SECTIONS.values():
+        assert "axis for experts" not in text.partition("No counterpart:")[2]
