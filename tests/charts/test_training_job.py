@@ -60,6 +60,15 @@ def test_a_release_may_have_a_name_that_is_a_number_in_yaml(helm: Helm, release:
     assert job["metadata"]["labels"]["app.kubernetes.io/instance"] == release
 
 
+def test_a_job_file_may_name_its_namespace(helm: Helm) -> None:
+    """That of the release; a job is not put elsewhere without a word, as it would be, whichever of both counted."""
+    job = helm.render("training-job", "-f", BASE, "--set", "metadata.namespace=shardwise-system")[0]
+    other = helm.refused("template", "x", CHART, "-n", "vision", "-f", BASE, "--set", "metadata.namespace=research")
+
+    assert job["metadata"]["namespace"] == "shardwise-system"
+    assert "metadata.namespace is research and the release's namespace is vision: give helm `-n research`" in other
+
+
 def test_labels_and_annotations(helm: Helm) -> None:
     """The job has its own labels and annotations beside the release's."""
     options = ("--set", "metadata.labels.team=text", "--set", "metadata.annotations.why=try")

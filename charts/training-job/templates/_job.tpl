@@ -11,6 +11,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- $root := index . 0 }}{{ $name := index . 1 }}{{ $spec := index . 2 -}}
 {{- if gt (len $name) 40 }}
 {{- fail (printf "the job would be called %q, which has %d characters; a job's name has at most 40, because the hosts are named after it: take a shorter release name" $name (len $name)) }}
+{{- end }}
+{{- with $root.Values.metadata.namespace }}
+{{- if ne . $root.Release.Namespace }}
+{{- fail (printf "metadata.namespace is %s and the release's namespace is %s: give helm `-n %s`, or take it out" . $root.Release.Namespace .) }}
+{{- end }}
 {{- end -}}
 apiVersion: {{ $root.Values.apiVersion }}
 kind: {{ $root.Values.kind }}
