@@ -148,6 +148,29 @@ def test_namespaces(helm: Helm, options: tuple[str, ...]) -> None:
         assert ("namespace" in item["metadata"]) is not cluster_wide, item["kind"]
 
 
+@pytest.mark.parametrize("namespace", ["20261127", "1e5"])
+def test_a_namespace_may_have_a_name_that_is_a_number_in_yaml(helm: Helm, namespace: str) -> None:
+    """As one that is named after a day: wherever it stands it is text, that of the jobs too."""
+    options = (*EVERYTHING, "--set", "metrics.dashboard.create=true", "--set-string", f"watchNamespace={namespace}")
+    objects = [each for each in yaml.safe_load_all(helm("template", "x", CHART, "-n", namespace, *options)) if each]
+    placed = [*objects, *(subject for each in objects for subject in each.get("subjects", ()))]
+    metadata = [each.get("metadata", each) for each in placed]
+    commands = [container["command"] for pod in _pods(objects) for container in pod["containers"]]
+
+    assert {each["namespace"] for each in metadata if "namespace" in each} == {namespace}
+    assert all(isinstance(word, str) for command in commands for word in command)
+    for group in named(objects, "PrometheusRule", "x-shardwise")["spec"]["groups"]:
+        assert {rule["labels"].get("namespace", namespace) for rule in group["rules"]} == {namespace}
+
+
+@pytest.mark.parametrize("release", ["1", "2-shardwise", "shardwise.v2"])
+def test_a_release_after_which_no_service_can_be_named_is_refused(helm: Helm, release: str) -> None:
+    """Helm takes a dot and a leading digit, and Kubernetes takes neither in a Service's name; it is said in words."""
+    said = helm.refused("template", release, CHART)
+
+    assert "a Service is named after the release, so that it has to begin with a letter and to have no dot" in said
+
+
 def test_alerts_read_what_is_served(helm: Helm) -> None:
     """Every metric of an alert is one that the operator serves."""
     groups = named(helm.render("shardwise", *EVERYTHING), "PrometheusRule", "shardwise")["spec"]["groups"]

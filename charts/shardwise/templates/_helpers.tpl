@@ -1,5 +1,8 @@
 {{/* The name of what this release owns: the release's own where it says "shardwise", else both. */}}
 {{- define "shardwise.name" -}}
+{{- if regexMatch "^[0-9]|[.]" .Release.Name }}
+{{- fail (printf "the release is called %q: a Service is named after the release, so that it has to begin with a letter and to have no dot; choose another name" .Release.Name) }}
+{{- end -}}
 {{- if contains "shardwise" .Release.Name }}{{ .Release.Name | trunc 40 | trimSuffix "-" }}
 {{- else }}{{ printf "%s-shardwise" .Release.Name | trunc 40 | trimSuffix "-" }}{{ end }}
 {{- end }}
