@@ -1,6 +1,9 @@
 """The chart's page of all jobs and the guard of the metrics: off and closed by default, and whole where asked for."""
 
+import re
+
 import pytest
+import yaml
 from tests.charts.helm import CHARTS, Helm, Object, named, operator_of
 from typer.testing import CliRunner
 
@@ -127,3 +130,14 @@ def test_the_notes_lead_to_the_page(helm: Helm, options: tuple[str, ...], scheme
     assert "kubectl port-forward deployment/shardwise 8082 -n shardwise-system" in notes
     assert "kubectl get secret shardwise-page -n shardwise-system" in notes
     assert "8082" not in helm(*words).partition("NOTES:")[2]
+
+
+def test_the_reader_of_a_claim_is_restricted() -> None:
+    """The pod of docs/page.md that reads a run on a claim is one that a namespace of the restricted level admits."""
+    page = (CHARTS.parent / "docs" / "page.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    (pod,) = [yaml.safe_load(block) for block in blocks if "kind: Pod" in block]
+
+    assert pod["spec"]["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    for container in pod["spec"]["containers"]:
+        assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
