@@ -233,14 +233,14 @@ lock: $(INSTALLER) ## resolve requirements/*.txt again (UPGRADE=1 moves every pi
 
 .PHONY: dist
 dist: $(READY) ## what a release is made of, in DIST=dist: the wheels of both distributions, the charts, their checksums
-	rm -rf $(DIST) && mkdir -p $(DIST)
+	mkdir -p $(DIST) && rm -f $(DIST)/*.whl $(DIST)/*.tgz $(DIST)/SHA256SUMS
 	for part in trainer operator; do \
 	  $(UV) build --wheel --no-build-isolation --offline --python $(BIN)/python --out-dir $(DIST) $$part; \
 	done
-	rm -f $(DIST)/.gitignore
+	[ "$$(cat $(DIST)/.gitignore 2> /dev/null)" != '*' ] || rm $(DIST)/.gitignore                # the builder's own
 	helm=$$(command -v helm || echo $$($(BIN)/python -m tests.cluster build)/helm); \
 	  "$$helm" package charts/shardwise charts/training-job charts/training-teams --destination $(DIST)
-	cd $(DIST) && sha256sum * > SHA256SUMS && cat SHA256SUMS
+	cd $(DIST) && sha256sum *.whl *.tgz > SHA256SUMS && cat SHA256SUMS
 
 .PHONY: clean
 clean: ## remove the environments and the tools' caches (runs and checkpoints stay)

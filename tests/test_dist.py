@@ -27,18 +27,23 @@ def called(*command: str | Path, folder: Path) -> str:
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a release of this tree."""
     folder = tmp_path_factory.mktemp("release") / "dist"
+    folder.mkdir()
+    (folder / "notes.txt").write_text("Kept.")
+    (folder / "shardwise-0.0.1-py3-none-any.whl").write_text("An older release.")
     called("make", "dist", f"DIST={folder}", folder=ROOT)
     return folder
 
 
 def test_what_is_in_it(dist: Path) -> None:
-    """Two wheels, three charts, and the checksum of each."""
+    """Two wheels, three charts, and the checksum of each; an older release is gone, and nothing else that was there."""
     names = {path.name for path in dist.iterdir()}
     kinds = ["SHA256SUMS", "shardwise-*.whl", "shardwise_operator-*.whl"]
     kinds += ["shardwise-*.tgz", "training-job-*.tgz", "training-teams-*.tgz"]
     found = [path.name for kind in kinds for path in dist.glob(kind)]
     assert len(found) == len(kinds), found
-    assert set(found) == names
+    assert {*found, "notes.txt"} == names
+    assert (dist / "notes.txt").read_text() == "Kept."
+    assert "notes.txt" not in (dist / "SHA256SUMS").read_text()
     called("sha256sum", "--check", "--strict", "SHA256SUMS", folder=dist)
 
 
