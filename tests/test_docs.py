@@ -132,3 +132,13 @@ def test_commands_exist(page: Path) -> None:
             except TyperException as error:
                 wrong.append(f"{shlex.join(words)}: {error}")
     assert not wrong
+
+
+def test_who_waits_says_for_how_long() -> None:
+    """Left out, `kubectl wait` gives up after 30 seconds, which is less than any job takes to start."""
+    heads = [line for path in sorted((ROOT / "examples").rglob("*.yaml")) for line in path.read_text().splitlines()]
+    typed_there = [command for page in PAGES for _, commands in marked(page) for command in commands]
+    waits = [line for line in (*heads, *typed_there) if "kubectl wait --for" in line]
+
+    assert len(waits) >= 5
+    assert not [line for line in waits if "--timeout=" not in line]
