@@ -123,6 +123,11 @@ def test_defaults_of_training_pods(helm: Helm) -> None:
     for wrong in (
         'trainingPods={"tolerations":[{"operater":"Exists"}]}',
         'trainingPods={"env":[]}',
+        'trainingPods={"env":{"A B":"x"}}',
+        'trainingPods={"labels":{"team":"a b"}}',
+        'trainingPods={"labels":{"bad key":"x"}}',
+        'trainingPods={"nodeSelector":{"pool":"a b"}}',
+        'trainingPods={"imagePullSecrets":[{"name":""}]}',
         'ttlAfterFinished="7days"',
     ):
         said = helm.refused("template", "x", CHARTS / "shardwise", JSON, wrong)

@@ -3,6 +3,7 @@
 It becomes a part of the round's snapshot, as the job and its class do: a change of it changes no pod of a running job.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
@@ -10,8 +11,8 @@ from pydantic import AfterValidator, Field
 
 from shardwise.job.document import parse_document
 from shardwise.job.load import as_data
-from shardwise.job.spec.base import Annotations, MarkKey
-from shardwise.job.spec.pod import LabelValue, Toleration, VariableName
+from shardwise.job.spec.base import Annotations, Grammar, MarkKey
+from shardwise.job.spec.pod import Toleration, VariableName
 from shardwise.job.validate import validate_as
 from shardwise.protocol.pods import AGENT, OWN_VARIABLE_PREFIXES
 from shardwise.protocol.strict_model import StrictModel
@@ -26,7 +27,32 @@ def _free(name: str) -> str:
     return name
 
 
+def _of_label(key: str) -> str:
+    if not re.fullmatch(_LABEL_KEY, key):
+        raise ValueError("expected the key of a label: letters, digits, '-', '_' and '.' after PREFIX/, if it has one")
+    return key
+
+
+def _possible(toleration: Toleration) -> Toleration:
+    if toleration.operator == "Exists" and toleration.value:
+        raise ValueError("expected no value with Exists")
+    if toleration.toleration_seconds is not None and toleration.effect != "NoExecute":
+        raise ValueError("expected tolerationSeconds with NoExecute alone")
+    return toleration
+
+
+# As Kubernetes has them, which would refuse every pod of every job.
+_NAME_OF_LABEL = "[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+_LABEL_KEY = f"([a-z0-9]([-a-z0-9.]{{0,251}}[a-z0-9])?/)?{_NAME_OF_LABEL}"
 _Variable = Annotated[VariableName, AfterValidator(_free)]
+_Labels = dict[
+    Annotated[MarkKey, AfterValidator(_of_label)],
+    Annotated[
+        str,
+        Field(max_length=63, pattern=f"^({_NAME_OF_LABEL})?$"),
+        Grammar("letters, digits, '-', '_' and '.', a letter or digit first and last"),
+    ],
+]
 
 
 class SecretReference(StrictModel):
@@ -38,15 +64,15 @@ class SecretReference(StrictModel):
 class PodDefaults(StrictModel):
     """The part of a pod's template that may have defaults."""
 
-    labels: dict[MarkKey, LabelValue] = Field(default_factory=dict, max_length=64, description="Labels.")
+    labels: _Labels = Field(default_factory=dict, max_length=64, description="Labels.")
     annotations: Annotations = Field(default_factory=dict, max_length=64, description="Annotations.")
     env: dict[_Variable, Annotated[str, Field(max_length=32768)]] = Field(
         default_factory=dict, max_length=64, description="Variables of the trainers, over those of the class."
     )
-    node_selector: dict[MarkKey, LabelValue] = Field(
+    node_selector: _Labels = Field(
         default_factory=dict, max_length=64, description="Labels of the nodes, beside those that the class asks for."
     )
-    tolerations: tuple[Toleration, ...] = Field(
+    tolerations: tuple[Annotated[Toleration, AfterValidator(_possible)], ...] = Field(
         (), strict=False, max_length=16, description="Taints that the pods may ignore, beside the job's own."
     )
     image_pull_secrets: tuple[SecretReference, ...] = Field(

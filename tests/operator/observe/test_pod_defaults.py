@@ -110,6 +110,13 @@ def test_without_defaults_nothing_is_added() -> None:
         ('{"imagePullSecrets": ["x"]}', "imagePullSecrets.0"),
         ('{"env": {"SHARDWISE_TOKEN": "x"}}', "env"),
         ('{"tolerations": [{"keys": "x"}]}', "tolerations.0.keys"),
+        ('{"env": {"SHARDWISE_TOKEN": "x"}}', "expected a name that does not begin with"),
+        ('{"labels": {"bad key": "x"}}', "expected the key of a label"),
+        ('{"labels": {"team": "a b"}}', "labels.team"),
+        ('{"nodeSelector": {"pool/": "a"}}', "expected the key of a label"),
+        ('{"nodeSelector": {"pool": "-a"}}', "nodeSelector.pool"),
+        ('{"tolerations": [{"key": "k", "operator": "Exists", "value": "v"}]}', "expected no value with Exists"),
+        ('{"tolerations": [{"key": "k", "effect": "NoSchedule", "tolerationSeconds": 3}]}', "with NoExecute alone"),
         ("[]", "pod-defaults"),
     ],
 )

@@ -116,13 +116,22 @@ def _problems(reading: _Reading, details: list[ErrorDetails]) -> Iterator[Proble
 def _problem(reading: _Reading, detail: ErrorDetails) -> Problem:
     path = detail["loc"]
     if path and path[-1] == "[key]":
-        return _found(reading, path[:-1], given=shown(path[-2]), expected="a key of 1 to 317 characters")
+        expected = _own_words(detail) or "a key of 1 to 317 characters"
+        return _found(reading, path[:-1], given=shown(path[-2]), expected=expected)
     if detail["type"] == _UNKNOWN:
         return _unknown_key(reading, path)
     kind = kind_at(reading.model, path)
     assert kind is not None
     given = "nothing" if detail["type"] == "missing" else _given(detail["input"])
-    return _found(reading, path, given=given, expected=kind.expected, hint=_hint(detail, kind.range))
+    return _found(
+        reading, path, given=given, expected=_own_words(detail) or kind.expected, hint=_hint(detail, kind.range)
+    )
+
+
+def _own_words(detail: ErrorDetails) -> str:
+    """Return what a check of ours says that it expects, which is more than the field's description does."""
+    words = str(detail.get("ctx", {}).get("error", "")) if detail["type"] == "value_error" else ""
+    return words.removeprefix("expected ") if words.startswith("expected ") else ""
 
 
 def _given(value: Any) -> str:
