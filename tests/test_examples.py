@@ -271,3 +271,13 @@ def _without_links(written: str) -> str:
 
 def _read(path: str) -> str:
     return (ROOT / path).read_text(encoding="utf-8")
+
+
+def test_the_status_that_is_shown_is_of_the_example() -> None:
+    """What docs/many-hosts.md shows of a run has the name and the steps of examples/two-hosts.yaml, which made it."""
+    job = load(ROOT / "examples" / "two-hosts.yaml")
+    shown = _read("docs/many-hosts.md").partition("$ shardwise status runs/two\n")[2].partition("```")[0]
+
+    assert f"run             {job.metadata.name} in runs/two\n" in shown
+    assert re.search(rf"^step +\d+ of {job.spec.training.steps}$", shown, re.MULTILINE)
+    assert set(re.findall(r'shardwise_\w+\{.*?job="(.*?)"', _read("docs/many-hosts.md"))) == {job.metadata.name}
