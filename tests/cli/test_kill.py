@@ -96,6 +96,26 @@ def test_trainer_killed(shell: Shell, undisturbed: dict[str, Any]) -> None:
     assert evaluated[28] < evaluated[4]
 
 
+@pytest.mark.usefixtures("undisturbed")
+def test_adapters_killed(shell: Shell) -> None:
+    """A run that trains adapters goes on likewise; the weights that they are for are read anew each time."""
+    words = (f"training.startFrom={{path: undisturbed, step: {STEPS}}}", "training.lora.rank=2")
+    expected = shell.finish("adapters", *words)
+    moments = ("restore", "step", "half written")
+    run = shell.begin("adapters killed", *words)
+    for attempt, moment in enumerate(moments):
+        run.until(lambda attempt=attempt: _attempt(run) == attempt)  # type: ignore[misc]
+        MOMENTS[moment](run)
+        word = run.progress()
+        assert word is not None
+        os.kill(word.pid, signal.SIGKILL)
+    summary = run.finish()
+
+    assert summary["restarts"] == {"failure": len(moments)}
+    assert summary["digest"] == expected["digest"]
+    assert summary["finalLoss"] == expected["finalLoss"]
+
+
 def test_sigterm_loses_no_step(shell: Shell, undisturbed: dict[str, Any]) -> None:
     """A stop saves the step it reaches; the next start goes on from exactly there, repeating none.
 
