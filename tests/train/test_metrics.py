@@ -133,6 +133,19 @@ def test_the_newest_evaluation_is_one_that_counts(tmp_path: Path) -> None:
     ]
 
 
+def test_evaluations_of_a_branch_that_was_left_do_not_count(tmp_path: Path) -> None:
+    """The plot has one line of them: that of the steps that count."""
+    path = tmp_path / "metrics.jsonl"
+    log = MetricsLog(path)
+    for step in (3, 6, 9):
+        log.write({"event": "evaluated", "step": step})
+    log.write({"event": "restored", "step": 4})
+    log.write({"event": "evaluated", "step": 5})
+    log.close()
+
+    assert [record["step"] for record in recorded(path).evaluations] == [3, 5]
+
+
 class _Counted(dict[str, Any]):
     """A record that counts how often its step is looked at."""
 

@@ -3,6 +3,7 @@
 import math
 import shutil
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -173,3 +174,23 @@ def test_a_checkpoint_of_another_model_is_refused(begun: tuple[Path, list[str]])
         f"beginning with the state of step 6 of {root}",
         "which differs from the job in spec.training.model.normEpsilon: was 1e-05, is now 0.001",
     ]
+
+
+def test_a_mixture_may_be_trained_with_another_balance(begun: tuple[Path, list[str]]) -> None:
+    """It is a part of what is minimised, and not of the model, as the number of experts is."""
+    tmp_path, _ = begun
+    root = str(tmp_path / "trunk" / "checkpoints")
+    experts = {"spec.training.model.experts.count": 4, "spec.training.model.experts.balance": 0.01}
+    manifest = read_manifest(root, 6).model_copy(update={"identity": experts})
+    restored = Restored(step=6, arrays={}, manifest=manifest, refused=[], missing=[])
+    lines: list[str] = []
+    for name, value in (("balance", 0.001), ("count", 8)):
+        identity = {**experts, f"spec.training.model.experts.{name}": value}
+        origin = Origin(root=root, step=6, partial=False, is_own=False, identity=identity)
+        with (
+            nullcontext()
+            if name == "balance"
+            else pytest.raises(CheckpointError, match=r"experts\.count: was 4, is now 8")
+        ):
+            refuse_other_model(origin, restored, lines.append)
+    assert "experts.balance: was 0.01, is now 0.001" in lines[-1]

@@ -11,6 +11,7 @@ from shardwise.job.identity import identity
 from shardwise.job.load import load
 from shardwise.protocol.contract import ExitCode
 from shardwise.protocol.errors import RunDirectoryError
+from shardwise.train.checkpoint import load_numpy
 from shardwise.train.metrics import steps
 from shardwise.train.resume import is_fork
 from shardwise.train.run_directory import RunDirectory
@@ -45,6 +46,21 @@ def test_a_run_without_a_checkpoint_is_told_nothing_of_one() -> None:
     assert refused[-1] == (
         "It has no checkpoint to go on from: undo the change, give another --dir, or begin anew here with --fork."
     )
+
+
+@pytest.mark.usefixtures("as_a_trainer")
+def test_a_fork_with_another_optimizer_begins_its_state_anew(tmp_path: Path) -> None:
+    """Also what both have under one path: of Lion's moment and count Adam would make steps of thousands of rates."""
+    text = tmp_path / "text.txt"
+    text.write_text("all work and no play " * 2000)
+    (tmp_path / "logs").mkdir()
+    words = ("training.model.layers=1", f"training.data.train.0.paths=[{text}]")
+    rate = "training.optimizer={{name: {}, learningRate: 1e-4}}"
+    assert run_here(tmp_path, *words, rate.format("lion"), "training.steps=3") == ExitCode.OK
+    assert run_here(tmp_path, *words, rate.format("adam"), "training.steps=4", fork=True) == ExitCode.OK
+
+    state = dict(load_numpy(str(tmp_path / "checkpoints"), 4, "optimizer."))
+    assert [int(array) for path, array in state.items() if path.endswith("count")] == [1]
 
 
 @pytest.mark.usefixtures("as_a_trainer")

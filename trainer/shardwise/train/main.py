@@ -198,6 +198,5 @@ def _end_text(ready: Start, outcome: Outcome) -> str:
 
 
 def _plot(job: TrainingJob, run: RunDirectory, known: Recorded, floors: Mapping[str, float]) -> None:
-    evaluations = [record for record in known.events if record["event"] == "evaluated"]
     restarts = [record["step"] for record in known.events if record["event"] == "restored"]
-    plot_png(known.steps, floors, run.plot, title=job.metadata.name, evaluations=evaluations, restarts=restarts)
+    plot_png(known.steps, floors, run.plot, title=job.metadata.name, evaluations=known.evaluations, restarts=restarts)

@@ -117,8 +117,8 @@ class Recorded(NamedTuple):
     """All events, oldest first."""
 
     @property
-    def evaluation(self) -> dict[str, Any] | None:
-        """The step and the results of the last evaluation that counts (`shardwise.protocol.evaluated`)."""
+    def evaluations(self) -> list[dict[str, Any]]:
+        """The events of all evaluations that count, by step: none of a branch that the run has gone back from."""
         found: list[dict[str, Any]] = []
         for record in self.events:
             event = record["event"]
@@ -129,7 +129,13 @@ class Recorded(NamedTuple):
                     found.pop()
             if event == "evaluated":
                 found.append(record)
-        return {key: value for key, value in found[-1].items() if key != "event"} if found else None
+        return found
+
+    @property
+    def evaluation(self) -> dict[str, Any] | None:
+        """The step and the results of the last evaluation that counts (`shardwise.protocol.evaluated`)."""
+        last = self.evaluations[-1:]
+        return {key: value for key, value in last[0].items() if key != "event"} if last else None
 
 
 def recorded(path: Path) -> Recorded:
@@ -142,7 +148,8 @@ def recorded(path: Path) -> Recorded:
             continue
         events.append(record)
         if record["event"] in ("started", "restored"):
-            newest = {step: kept for step, kept in newest.items() if step <= record["step"]}
+            while newest and next(reversed(newest)) > record["step"]:  # steps ascend up to here
+                newest.popitem()
     return Recorded([newest[step] for step in sorted(newest)], events)
 
 

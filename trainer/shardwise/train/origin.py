@@ -31,6 +31,7 @@ _MAY_DIFFER = (
     "normEpsilon",
     "initStd",
     "dropout",
+    "experts.balance",
 )
 
 
@@ -108,7 +109,8 @@ def refuse_other_model(origin: Origin, restored: Restored | None, show: Callable
     held = restored.manifest.identity
     shared = [change for change in differences(held, origin.identity) if change.path in held]
     changed = [change for change in shared if change.path.startswith(_MODEL)]
-    free = [change for change in changed if change.path.removeprefix(_MODEL).split(".")[0] in _MAY_DIFFER]
+    names = {change: change.path.removeprefix(_MODEL) for change in changed}
+    free = [change for change, name in names.items() if {name, name.split(".")[0]} & {*_MAY_DIFFER}]
     if wrong := [change for change in changed if change not in free]:
         lines = "\n".join(f"  {change}" for change in wrong)
         raise CheckpointError(

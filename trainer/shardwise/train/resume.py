@@ -26,6 +26,7 @@ from shardwise.train.phases import Phases
 from shardwise.train.run_directory import RunDirectory
 from shardwise.train.state import Program, State, flat, unflat, without_base
 
+_OPTIMIZER, _MASTERS = "optimizer.", "optimizer.weights."
 Show = Callable[[str], None]
 """Takes a line for the person who watches."""
 
@@ -120,8 +121,9 @@ def first_state(
             )
         with phases.entered(Phase.INIT):
             return _initial(program, kept), None
-    missing = flat(abstract).keys() - restored.arrays.keys()
     arrays = {path: _rounded(array, wanted[path].dtype) for path, array in restored.arrays.items()}
+    arrays = _without_half_an_optimizer(arrays, restored.missing)
+    missing = flat(abstract).keys() - arrays.keys()
     if not missing:
         return unflat(abstract, arrays), restored
     with phases.entered(Phase.INIT):
@@ -131,6 +133,17 @@ def first_state(
     if origin.is_own and arrays:
         show(f"step {restored.step}: restored, but for {num_fresh} arrays that it lacks and that start anew")
     return unflat(abstract, fresh | arrays | masters), restored
+
+
+def _without_half_an_optimizer(arrays: dict[str, jax.Array], missing: Collection[str]) -> dict[str, jax.Array]:
+    """Return the arrays without the state of an optimizer of which some are missing: it is that of another optimizer.
+
+    Two of them share a path, and Lion's moment beside a second one that begins anew is, for Adam, a step of thousands
+    of learning rates. Float32 weights are the parameters', whatever the optimizer.
+    """
+    of_optimizer = {path for path in (*arrays, *missing) if path.startswith(_OPTIMIZER)}
+    moments = {path for path in of_optimizer if not path.startswith(_MASTERS)}
+    return arrays if moments.isdisjoint(missing) else {path: x for path, x in arrays.items() if path not in moments}
 
 
 def _rounded(array: jax.Array, dtype: jnp.dtype) -> jax.Array:
