@@ -80,3 +80,33 @@ def test_the_job_of_a_command(command: list[str], name: str) -> None:
     assert name == name_of_command(command)
     job = job_of_command(command, hosts=2, devices=4)
     assert (job.metadata.name, job.spec.hardware.topology) == (name, "2x4")
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("torchrun --nproc_per_node 2 a.py", "a"),
+        ("torchrun --standalone --nnodes 1 -m pkg.a", "pkg-a"),
+        ("uv run --with rich a.py", "a"),
+        ("env -u X python a.py b.py", "a"),
+        ("env -u X serve.py", "serve"),
+        ("accelerate launch --num_processes 2 a.py", "a"),
+        ("nice -n 5 python a.py", "a"),
+        ("timeout 3600 python -m pkg.a", "pkg-a"),
+        ("conda run -n e python a.py", "a"),
+        ("time python a.py", "a"),
+        ("sudo -E python a.py", "a"),
+        ("numactl --cpunodebind 0 bash a.sh", "a"),
+        ("deepspeed --num_gpus 2 a.py", "a"),
+        ("pipenv run python a.py", "a"),
+        ("uvx --with rich a.py", "a"),
+        ("python3.13t a.py", "a"),
+        ("numactl -m 0 python train/ b.py", "train"),
+        ("bash -o pipefail a.sh", "a"),
+        ("python -mpkg.a b.py", "pkg-a"),
+        ("my_program --config b.py", "my-program"),
+    ],
+)
+def test_a_name_of_what_a_wrapper_runs(words: str, name: str) -> None:
+    """A run is named after the script or module that runs, not after an option of what starts it."""
+    assert name_of_command(words.split()) == name

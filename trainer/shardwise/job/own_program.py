@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import PurePath
 
 from shardwise.job.document import Document
@@ -9,8 +10,10 @@ from shardwise.job.load import check
 from shardwise.job.spec import TrainingJob
 
 _MOST_NAME = 40
-_RUNNER = re.compile(r"(python|pypy)[0-9.]*|(ba|da|z)?sh|env|nohup|torchrun|uv|poetry")
-_WITH_VALUE = {"-X", "-W"}  # of Python
+_INTERPRETER = re.compile(r"(python|pypy)[0-9.]*t?|(ba|da|z)?sh")
+_WRAPPER = re.compile("env|nohup|torchrun|uvx?|poetry|pipenv|accelerate|deepspeed|conda|nice|timeout|time|sudo|numactl")
+_SCRIPT = (".py", ".sh")
+_WITH_VALUE = {"-X", "-W", "-o"}  # of Python and shells
 _SUBCOMMANDS = {("uv", "run"), ("poetry", "run")}
 
 
@@ -41,7 +44,10 @@ def _named(command: Sequence[str]) -> str:
     """Return the module that runs, or the stem of the script: the program, or what it runs if it runs others."""
     program, *words = command
     runner = PurePath(program).name
-    while _RUNNER.fullmatch(runner) and words:
+    wrapped = _wrapped(words) if _WRAPPER.fullmatch(runner) else None
+    if wrapped:
+        return wrapped
+    while (_INTERPRETER.fullmatch(runner) or _WRAPPER.fullmatch(runner)) and words:
         word = words.pop(0)
         if word.startswith("-m"):
             return word[2:] or " ".join(words[:1])
@@ -50,3 +56,15 @@ def _named(command: Sequence[str]) -> str:
         elif not (word.startswith("-") or (runner, word) in _SUBCOMMANDS or (runner == "env" and "=" in word)):
             return _named([word, *words])
     return PurePath(program).stem
+
+
+def _wrapped(words: Sequence[str]) -> str | None:
+    """Return what a wrapper plainly runs; None if its words do not tell: values of its options name nothing."""
+    for place, (before, word) in enumerate(pairwise(["", *words])):
+        if _INTERPRETER.fullmatch(PurePath(word).name):
+            return _named(words[place:])
+        if before == "-m" and word.replace(".", "").isidentifier():  # numactl's own -m takes numbers
+            return word
+        if word.endswith(_SCRIPT):
+            return PurePath(word).stem
+    return None
