@@ -11,7 +11,7 @@ from shardwise.job.spec import TrainingJob
 from shardwise.plan import search as searching
 from shardwise.plan.result import Bound, Plan
 from shardwise.plan.search import MOST_COMPILED, change_that_fits, search
-from shardwise.protocol.errors import DataError
+from shardwise.protocol.errors import CompilerError, DataError
 
 JOB = """\
 apiVersion: shardwise.dev/v1alpha1
@@ -106,6 +106,25 @@ def test_layouts_that_do_not_split_the_vocabulary_are_left_out(monkeypatch: pyte
     assert len(found) == len([tensor for tensor in tried if tensor != 3]) > 1
     assert all(one.choice.tensor != 3 for one in found)
     assert [one.choice.tensor for one in found if one.is_own] == [1]
+
+
+def test_layouts_that_the_compiler_refuses_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel too large for the chip is the end of its layout alone, in a search and for a change that fits."""
+    tried: list[TrainingJob] = []
+
+    def plan(job: TrainingJob) -> Plan:
+        tried.append(job)
+        if len(tried) == 2:
+            raise CompilerError("CompileTimeScopedVmemOom")
+        return compiled(job)
+
+    monkeypatch.setattr(searching, "plan", plan)
+    found = search(loads(JOB), lambda _: None)
+    assert len(found) == len(tried) - 1 > 1
+
+    del tried[1:]
+    assert change_that_fits(loads(JOB), lambda _: None)
+    assert len(tried) == 3
 
 
 def test_a_job_whose_own_layout_does_not_split_the_vocabulary_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,5 @@
 """A job's plan, from its resolved job: compiled, counted, and compared with the least."""
 
-import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,7 +9,7 @@ from shardwise.job.spec import TrainingJob
 from shardwise.job.topology import mesh_shape, num_devices
 from shardwise.plan.arithmetic import least_wire
 from shardwise.plan.collectives import Collective, collectives
-from shardwise.plan.compiled import Step, lowered_step
+from shardwise.plan.compiled import Step, lowered_step, needed_bytes
 from shardwise.plan.flops import kernel_flops, traced_flops
 from shardwise.plan.memory import memory, usable_bytes, weights
 from shardwise.plan.result import Bubble, Flops, MemoryUse, Moved, Plan, Wire
@@ -25,7 +24,6 @@ from shardwise.train.step import trace_step
 # Estimated from runs of eight jobs: what the loop, the other programs and all threads hold; how much more memory malloc
 # keeps than it has handed out; and how much of the copy that a save writes is left when the next step holds most.
 _LOOP_BYTES, _MALLOC, _SAVED = 128 << 20, 1.04, 0.5
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def plan(job: TrainingJob) -> Plan:
@@ -80,7 +78,7 @@ def _refused(job: TrainingJob, text: str) -> Plan:
         **_about(job, kernel_of(job.spec.training, platform)),
         compiled_for="hardware",
         fits=False,
-        needed_bytes=_needed(text),
+        needed_bytes=needed_bytes(text) or 0,
         limit_bytes=usable_bytes(job),
         refusal=text,
     )
@@ -137,12 +135,6 @@ def _notes(step: Step) -> Iterable[str]:
         if spec.device_memory is None:
             name = step.job.spec.hardware.accelerator
             yield f"the class {name} does not say which GPU it is: compiled as for an H100, and whether it fits is open"
-
-
-def _needed(text: str) -> int:
-    """Return the bytes that XLA reports it needs, in either form of its message."""
-    found = re.search(r"temporaries \(([\d.]+)([KMGT]?)\)", text) or re.search(r"Used ([\d.]+)([KMGT]?) of", text)
-    return int(float(found[1]) * _UNITS[found[2]]) if found else 0
 
 
 def _resident(step: Step, held: MemoryUse) -> int | None:

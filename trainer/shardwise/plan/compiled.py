@@ -4,6 +4,7 @@ Nothing of it is a model of the step: the job is resolved as for a run, the prog
 lowered and compiled as the trainer does.
 """
 
+import re
 import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -27,6 +28,8 @@ from shardwise.train.data.tokenizer import load_tokenizer
 from shardwise.train.start import build
 from shardwise.train.state import COMPILED_QUICKLY, Program
 from shardwise.train.step import lower_step
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +166,17 @@ def _vocabulary(job: TrainingJob) -> tuple[int, int | None]:
     return size, None if training.model.vocab_size else size
 
 
+def needed_bytes(text: str) -> int | None:
+    """Return the bytes that XLA reports a device would have to hold, in either form; None if it reports none."""
+    found = re.search(r"temporaries \(([\d.]+)([KMGT]?)\)", text) or re.search(r"Used ([\d.]+)([KMGT]?) of", text)
+    return int(float(found[1]) * _UNITS[found[2]]) if found else None
+
+
 def _in_words(error: jax.errors.JaxRuntimeError) -> CompilerError | OutOfMemoryError:
-    if "RESOURCE_EXHAUSTED" in str(error):
-        return OutOfMemoryError(first_line(error))
-    return CompilerError(f"XLA cannot compile the step for this hardware: {first_line(error)}")
+    text = first_line(error)
+    if "RESOURCE_EXHAUSTED" in text:
+        if needed_bytes(text) is not None:
+            return OutOfMemoryError(text)
+        # Such as of a chip's own memory, which a kernel exceeds: the second line says of which.
+        text = " ".join([line.strip() for line in str(error).splitlines() if line.strip()][:2])
+    return CompilerError(f"XLA cannot compile the step for this hardware: {text}")

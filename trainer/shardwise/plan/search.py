@@ -21,13 +21,14 @@ from shardwise.plan.estimate import Estimate, estimate
 from shardwise.plan.memory import usable_bytes
 from shardwise.plan.result import Layout, Plan
 from shardwise.plan.targets import compiles_for, what_brings
-from shardwise.protocol.errors import DataError, JobError, UsageError
+from shardwise.protocol.errors import CompilerError, DataError, JobError, UsageError
 from shardwise.protocol.text import size
 
 MOST_COMPILED = 8
 _MOST_OF_MEMORY = 0.95
 """Of what there is; an estimate beyond it is not compiled."""
 _MOST_TRIED = 3
+_NOT_FOR_THIS = (DataError, CompilerError)  # of a tokenizer, which the rules have not read, or of a kernel too large
 _MOST_TENSOR, _MOST_EXPERT, _MOST_MICROBATCHES = 64, 64, 64
 _REMATS = ("none", "dots", "full")
 Report = Callable[[str], None]
@@ -95,7 +96,7 @@ def search(job: TrainingJob, report: Report) -> list[Found]:
         report(f"compiling {number} of {len(chosen)}: {choice.words}{' (the job as it is)' if choice == own else ''}")
         candidate = _changed(job, choice.changes)
         assert candidate is not None, "the candidates are those that the rules accept"
-        with suppress(*() if choice == own else (DataError,)):  # of a tokenizer, which the rules have not read
+        with suppress(*() if choice == own else _NOT_FOR_THIS):
             found.append(Found(choice=choice, plan=plan(candidate), is_own=choice == own))
     return sorted(found, key=lambda one: one.rank)
 
@@ -112,7 +113,7 @@ def change_that_fits(job: TrainingJob, report: Report) -> str | None:
     report("looking for a change with which it fits")
     for where, changes, candidate in _may_fit(job, limit):
         report(f"does it fit {where}?")
-        with suppress(DataError):  # it does not suit the tokenizer
+        with suppress(*_NOT_FOR_THIS):
             made = plan(candidate) if candidate else None
             if made and made.fits:
                 changed = ", ".join(f"{path}={value}" for path, value in changes.items())
