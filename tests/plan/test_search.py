@@ -169,3 +169,31 @@ def test_a_layout_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert 1 < len(tried) <= MOST_COMPILED
     assert len(tried) == len({job.model_dump_json() for job in tried})
+
+
+def _tried_on(words: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The topologies that are compiled for a job that fits nowhere, beside its own."""
+    tried: list[str] = []
+
+    def plan(job: TrainingJob) -> Plan:
+        tried.append(job.spec.hardware.topology)
+        return compiled(job, fits=False)
+
+    monkeypatch.delenv(CLASS_VARIABLE)
+    monkeypatch.setattr(searching, "plan", plan)
+    job = loads(JOB, words)
+    assert change_that_fits(job, lambda _: None) is None
+    return [topology for topology in tried if topology != job.spec.hardware.topology]
+
+
+def test_larger_slices_are_those_that_the_job_can_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to eight times the chips, and of those with as many chips the one whose sides are most alike."""
+    hardware = "hardware={accelerator: tpu-v5p, topology: 8x8x8}"
+    words = [hardware, "training.batch.sequences=4096", "training.mesh.fsdp=false"]
+    assert _tried_on(words, monkeypatch) == ["8x8x16", "8x16x16", "16x16x16"]
+
+
+def test_a_host_is_filled_before_there_are_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The links within a host are faster than those between hosts."""
+    words = ["hardware={accelerator: gpu-h100, topology: 1x4}", "training.batch.sequences=64"]
+    assert _tried_on(words, monkeypatch) == ["1x8", "2x8", "4x8"]

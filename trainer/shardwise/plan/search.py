@@ -14,6 +14,7 @@ from shardwise.job.accelerators import accelerator_of
 from shardwise.job.load import with_overrides
 from shardwise.job.resolve import resolve
 from shardwise.job.spec import Training, TrainingJob
+from shardwise.job.spec.accelerator import HostRange
 from shardwise.job.topology import divisors, inner_ways, mesh_shape, topologies
 from shardwise.plan.build import plan
 from shardwise.plan.choice import Choice, differing
@@ -28,6 +29,7 @@ MOST_COMPILED = 8
 _MOST_OF_MEMORY = 0.95
 """Of what there is; an estimate beyond it is not compiled."""
 _MOST_TRIED = 3
+_MOST_LARGER, _MOST_TIMES = 4, 8
 _NOT_FOR_THIS = (DataError, CompilerError)  # of a tokenizer, which the rules have not read, or of a kernel too large
 _MOST_TENSOR, _MOST_EXPERT, _MOST_MICROBATCHES = 64, 64, 64
 _REMATS = ("none", "dots", "full")
@@ -114,8 +116,8 @@ def change_that_fits(job: TrainingJob, report: Report) -> str | None:
     for where, changes, candidate in _may_fit(job, limit):
         report(f"does it fit {where}?")
         with suppress(*_NOT_FOR_THIS):
-            made = plan(candidate) if candidate else None
-            if made and made.fits:
+            made = plan(candidate)
+            if made.fits:
                 changed = ", ".join(f"{path}={value}" for path, value in changes.items())
                 return f"{changed}: {size(made.needed_bytes)} of {size(limit)}"
     return None
@@ -183,16 +185,18 @@ def _is_small(expected: Estimate, limit: int) -> bool:
     return expected.bytes <= limit * _MOST_OF_MEMORY
 
 
-def _may_fit(job: TrainingJob, limit: int) -> Iterator[tuple[str, dict[str, int | str], TrainingJob | None]]:
-    """Yield what to try: a phrase for people, the changes, and the job with them unless it is sure not to fit."""
+def _may_fit(job: TrainingJob, limit: int) -> Iterator[tuple[str, dict[str, int | str], TrainingJob]]:
+    """Yield what to try: a phrase for people, the changes, and the job with them, which by arithmetic fits."""
     likely = sorted(_likely(job, _candidates(job)), key=lambda one: (one.estimate.seconds, one.estimate.bytes))
     own = Choice.of(resolve(job))
     for one in likely[:_MOST_TRIED]:
         yield f"with {one.choice.words}", differing(own, one.choice), one.job
-    for topology in _larger(job):
-        changes: dict[str, int | str] = {"hardware.topology": topology}
-        bigger = _changed(job, changes)
-        yield f"on {topology}", changes, bigger if bigger and _is_small(estimate(bigger), limit) else None
+    sizes: set[int] = set()
+    for topology, changes, bigger in _larger(job):
+        chips = _chips(topology)
+        if chips not in sizes and len(sizes) < _MOST_LARGER and _is_small(estimate(bigger), limit):
+            sizes.add(chips)
+            yield f"on {topology}", changes, bigger
 
 
 def _other_steps(job: TrainingJob, choices: list[Choice]) -> Iterator[Choice]:
@@ -203,16 +207,38 @@ def _other_steps(job: TrainingJob, choices: list[Choice]) -> Iterator[Choice]:
             yield other
 
 
-def _larger(job: TrainingJob) -> Iterator[str]:
-    """Return the topologies of the class with up to eight times the devices, smallest first."""
-    accelerator, hardware = accelerator_of(job.spec.hardware), job.spec.hardware
+def _larger(job: TrainingJob) -> Iterator[tuple[str, dict[str, int | str], TrainingJob]]:
+    """Yield the job on topologies of its class with up to eight times the devices: smallest first, then squarest."""
+    accelerator, own = accelerator_of(job.spec.hardware), job.spec.hardware.topology
     if accelerator.spec.hosts is not None:
-        hosts, devices = (int(side) for side in hardware.topology.split("x"))
-        yield from (f"{hosts * times}x{devices}" for times in (2, 4, 8) if hosts * times <= accelerator.spec.hosts.max)
-        return
-    grids = topologies(accelerator)
-    after = grids[grids.index(hardware.topology) + 1 :]
-    yield from after[:4]
+        larger = _more_devices(accelerator.spec.hosts, own)
+    else:
+        within = (grid for grid in topologies(accelerator) if _chips(own) < _chips(grid) <= _MOST_TIMES * _chips(own))
+        larger = sorted(within, key=lambda grid: (_chips(grid), sum(_sides(grid))))
+    for topology in larger:
+        changes: dict[str, int | str] = {"hardware.topology": topology}
+        bigger = _changed(job, changes)
+        if bigger is not None:
+            yield topology, changes, bigger
+
+
+def _more_devices(most: HostRange, topology: str) -> list[str]:
+    """Return 2, 4 and 8 times the devices: a host is filled before there are more hosts."""
+    hosts, devices = _sides(topology)
+    larger = []
+    for times in (2, 4, _MOST_TIMES):
+        on_host = max(factor for factor in divisors(times) if factor == 1 or devices * factor <= most.max_devices)
+        if hosts * times // on_host <= most.max:
+            larger.append(f"{hosts * times // on_host}x{devices * on_host}")
+    return larger
+
+
+def _sides(topology: str) -> list[int]:
+    return [int(side) for side in topology.split("x")]
+
+
+def _chips(topology: str) -> int:
+    return math.prod(_sides(topology))
 
 
 def _changed(job: TrainingJob, changes: Mapping[str, int | str]) -> TrainingJob | None:
