@@ -5,8 +5,10 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from shardwise.plan.result import MemoryUse, Moved, Plan, Weight
-from shardwise.plan.show import show
+from shardwise.plan.choice import Choice
+from shardwise.plan.result import Bound, MemoryUse, Moved, Plan, Weight
+from shardwise.plan.search import Found
+from shardwise.plan.show import show, why
 
 
 def _plan(inner: int, *axes: str) -> Plan:
@@ -93,3 +95,33 @@ def test_brackets_of_a_job_are_shown_as_they_are() -> None:
     shown = _shown(plan)
     assert all(flag in shown for flag in flags)
     assert "with training.name=[/b] it does" in shown
+
+
+def _found(*, memory: float, compute: float, is_own: bool) -> Found:
+    """A layout with these seconds of a step, most of them of memory."""
+    bound = Bound(
+        seconds=memory,
+        mfu=0.1,
+        binds="memory",
+        compute_seconds=compute,
+        memory_seconds=memory,
+        asynchronous_seconds={},
+        synchronous_seconds={},
+    )
+    choice = Choice(tensor=1, expert=None, data_inner=1, microbatches=1, remat="none")
+    return Found(
+        choice=choice, plan=_plan(1, "tensor").model_copy(update={"fits": True, "bound": bound}), is_own=is_own
+    )
+
+
+@pytest.mark.parametrize(
+    ("memory", "end"),
+    [
+        (0.8, "20% shorter than the job's own, by less reading and writing of memory (800 for 1,000 ms)."),
+        (0.995, "shorter than the job's own."),
+    ],
+)
+def test_what_a_search_gains_is_a_whole_sentence(memory: float, end: str) -> None:
+    """It names memory where that is what is less, and nothing where no part alone is less."""
+    best, own = (_found(memory=seconds, compute=0.5, is_own=seconds == 1.0) for seconds in (memory, 1.0))
+    assert why([best, own]).endswith(end)

@@ -74,14 +74,16 @@ def why(found: Sequence[Found]) -> str:
         return "The job's own layout is the best of them."
     if own.plan.bound is None:
         return f"The job does not fit as it is; {best.choice.words} does."
-    gains = _gains(best.plan.bound, own.plan.bound)
+    gains = " and ".join(_gains(best.plan.bound, own.plan.bound))
     share = 1 - best.plan.bound.seconds / own.plan.bound.seconds
-    return f"{best.choice.words}: the least step is {share:.0%} shorter than the job's own, by {' and '.join(gains)}."
+    by = f", by {gains}" if gains else ""
+    return f"{best.choice.words}: the least step is {share:.0%} shorter than the job's own{by}."
 
 
 def _gains(best: Bound, own: Bound) -> Iterator[str]:
     terms: dict[str, Callable[[Bound], float]] = {
         "arithmetic": lambda bound: bound.compute_seconds,
+        "reading and writing of memory": lambda bound: bound.memory_seconds,
         "waiting for other devices": lambda bound: sum(bound.synchronous_seconds.values()),
         "that moves beside it": lambda bound: sum(bound.asynchronous_seconds.values()),
     }
