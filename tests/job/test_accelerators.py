@@ -204,6 +204,14 @@ def test_a_class_that_a_newer_operator_has_written_is_read(tmp_path: Path, monke
             ["spec.peakFlops.bfloat16", 'given "0.0T"', "a quantity above 0"],
         ),
         ("chips: 8,", "chips: 8, networkBandwidth: 0e3,", ["spec.machines.1.networkBandwidth", "a quantity above 0"]),
+        *(
+            (
+                "devicesPerChip: 2",
+                f"env: [{{name: XLA_PYTHON_CLIENT_MEM_FRACTION, value: '{share}'}}]",
+                ["spec.env.0.value", f'given "{share}"', "a number above 0, up to 1"],
+            )
+            for share in ("90%", "0", "1.5", "nan")
+        ),
         (
             "devicesPerChip: 2",
             "hostPaths: [{name: a, path: /a, mountPath: /a}]",

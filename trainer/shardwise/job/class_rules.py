@@ -13,6 +13,7 @@ from shardwise.protocol.pods import AGENT
 from shardwise.protocol.text import any_of
 
 PLACEHOLDERS = ("topology", "machine")
+SHARE_VARIABLE = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 # What plans and runs divide by.
 FIGURES = (
     "deviceMemory",
@@ -105,6 +106,20 @@ def _figures_are_above_zero(accelerator: AcceleratorClass) -> Iterator[Problem]:
                 yield wrong(f"spec.{path}", str(figure), "a quantity above 0")
 
 
+def _share_of_memory_is_a_share(accelerator: AcceleratorClass) -> Iterator[Problem]:
+    """Require a share of a GPU's memory for what JAX reserves: plans multiply by it."""
+    for place, one in enumerate(accelerator.spec.env):
+        if one.name == SHARE_VARIABLE and one.value and not _is_share(one.value):
+            yield wrong(f"spec.env.{place}.value", one.value, "a number above 0, up to 1")
+
+
+def _is_share(text: str) -> bool:
+    try:
+        return 0 < float(text) <= 1
+    except ValueError:
+        return False
+
+
 _RULES = (
     _topologies_are_of_one_kind,
     _grids_are_whole_machines,
@@ -114,4 +129,5 @@ _RULES = (
     _placeholders_are_known,
     _flags_are_safe,
     _figures_are_above_zero,
+    _share_of_memory_is_a_share,
 )
