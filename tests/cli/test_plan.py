@@ -13,7 +13,7 @@ from tests.cli.conftest import COMMAND, person
 from tests.cli.test_plan_verdict import CLASS
 
 from shardwise.job.accelerators import CLASS_VARIABLE
-from shardwise.job.document import write_document
+from shardwise.job.document import parse_document, write_document
 from shardwise.protocol.contract import ExitCode
 
 ROOT = Path(__file__).parents[2]
@@ -124,6 +124,24 @@ def test_a_job_file_stays_the_file_that_it_was(tmp_path: Path) -> None:
     assert written.count(b"\n") == written.count(b"\r\n") == JOB.count("\n")
     assert b"tensor: 1 " in written
     assert [one.name for one in file.parent.iterdir()] == [file.name]
+
+
+def test_a_job_file_of_json_stays_json(tmp_path: Path) -> None:
+    """The changes are in it, and every program that reads JSON reads it."""
+    data = parse_document(JOB, source="job.yaml").data
+    file = tmp_path / "job.json"
+    file.write_text(json.dumps(data, indent="\t") + "\n")
+    fits = TOO_LARGE.replace("fits=False", "fits=True")
+    done = _plan(tmp_path, "--search", "--write", "--json", job=file.name, program=[sys.executable, "-c", fits])
+
+    assert done.returncode == ExitCode.OK, done.stderr
+    training = data["spec"]["training"]
+    for path, value in json.loads(done.stdout)["layouts"][0]["changes"].items():
+        _, group, field = path.split(".")
+        if field in training[group] or value != 1:
+            training[group][field] = value
+    assert json.loads(file.read_text()) == data
+    assert file.read_text() == json.dumps(data, indent="\t") + "\n"
 
 
 @pytest.mark.parametrize(

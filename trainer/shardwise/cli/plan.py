@@ -3,7 +3,9 @@
 Compiles the very step of a run for the class's topology; a machine with none of the hardware will do.
 """
 
+import json
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -11,7 +13,7 @@ from contextlib import contextmanager
 from io import StringIO
 from pathlib import Path
 from stat import S_IMODE
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 from rich.console import Console
@@ -188,16 +190,29 @@ def _changed(written: str, changes: dict[str, int | str]) -> str:
     yaml.width = 4096
     _, width, offset = load_yaml_guess_indent(written)  # of lists, None where the file has none
     yaml.indent(mapping=2, sequence=width or 4, offset=offset or 0)
-    document = yaml.load(written)
+    as_json = _json(written)
+    document = yaml.load(written) if as_json is None else as_json
     for field, value in changes.items():
         *groups, name = field.split(".")
         place = document["spec"]
         for group in groups:
             place = place.setdefault(group, {})
         place[name] = value
+    if as_json is not None:
+        line = re.match(r"\s*{\n([ \t]+)", written)
+        end = "\n" if written.endswith("\n") else ""
+        return json.dumps(document, indent=line[1] if line else None, ensure_ascii=False) + end
     text = StringIO()
     yaml.dump(document, text)
     return text.getvalue()
+
+
+def _json(written: str) -> Any:
+    """Return the data of a file of JSON, which stays one; None of another."""
+    try:
+        return json.loads(written)
+    except ValueError:
+        return None
 
 
 @contextmanager
