@@ -7,12 +7,13 @@ import http.client
 import select
 import socket
 import weakref
+from base64 import b64encode
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from email.message import Message
 from functools import cached_property
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import SplitResult, unquote, urlencode, urlsplit
 
 from shardwise_operator.runtime.errors import UnreachableError
 from shardwise_operator.runtime.login import Login, read_login
@@ -77,7 +78,8 @@ class Connection:
     def __init__(self, login: Login) -> None:
         """Take how to reach the server; nothing is sent yet. ValueError if the proxy is not spoken with by HTTP."""
         if login.proxy and not login.proxy.startswith("http://"):
-            raise ValueError(f"the proxy {login.proxy}: expected one as in http://proxy:3128")
+            there = urlsplit(login.proxy)  # its user and password are for no log
+            raise ValueError(f"the proxy {there.scheme}://{there.hostname}: expected one as in http://proxy:3128")
         self._login = login
         self._prefix = urlsplit(login.url).path.rstrip("/")
         self._idle: deque[_Channel] = deque()  # the last one used comes first, so that few are kept alive
@@ -129,6 +131,14 @@ class Connection:
         return _Channel(self._login)
 
 
+def _authorized(proxy: SplitResult) -> dict[str, str]:
+    """Return the header that logs in to a proxy whose address has a user; none for any other."""
+    if proxy.username is None:
+        return {}
+    words = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
+    return {"Proxy-Authorization": f"Basic {b64encode(words.encode()).decode()}"}
+
+
 class _Channel(http.client.HTTPConnection):
     """One connection."""
 
@@ -138,7 +148,7 @@ class _Channel(http.client.HTTPConnection):
         port = url.port or (80 if login.tls is None else 443)
         super().__init__(proxy.hostname or url.hostname, (proxy.port or 80) if login.proxy else port)
         if login.proxy:
-            self.set_tunnel(url.hostname, port)
+            self.set_tunnel(url.hostname, port, headers=_authorized(proxy))
         self._tls, self._name = login.tls, login.server_name or url.hostname
 
     def connect(self) -> None:

@@ -127,6 +127,23 @@ def test_the_last_evaluation(tmp_path: Path) -> None:
     assert MetricsTail(tmp_path, 0, tail.known).held_out_loss == 2.5
 
 
+def test_what_an_attempt_has_gone_back_from_is_told_no_more(tmp_path: Path) -> None:
+    """Its steps and its evaluation do not count; an evaluation of a step that stays does."""
+    tail = MetricsTail(tmp_path, 0)
+
+    def write(*records: dict[str, object]) -> None:
+        with (tmp_path / METRICS).open("a") as file:
+            file.writelines(json.dumps(record) + "\n" for record in records)
+        tail.read()
+
+    write(step(100, 1.0), {"event": "evaluated", "step": 100, "heldOutLoss": 2.5}, step(150, 1.0))
+    write({"event": "restored", "step": 120, "attempt": 1})
+    assert (tail.last["step"], tail.held_out_loss) == (120, 2.5)
+    write(step(150, 1.0), {"event": "evaluated", "step": 150, "heldOutLoss": 1.5})
+    write({"event": "restored", "step": 120, "attempt": 2})
+    assert (tail.last["step"], tail.held_out_loss) == (120, None)
+
+
 def test_a_line_that_a_kill_cut_short(tmp_path: Path) -> None:
     """The next trainer removes the half line; the records after it are read as they are."""
     path = tmp_path / METRICS

@@ -3,6 +3,7 @@
 import json
 import socket
 import threading
+from base64 import b64encode
 from collections.abc import Iterator
 
 import pytest
@@ -81,6 +82,20 @@ def test_a_proxy_leads_to_the_server(server: Server) -> None:
     assert server.asked[0].startswith(b"CONNECT 10.0.0.1:81 HTTP/1")
     assert b"Authorization" not in server.asked[0]
     assert server.asked[1].startswith(b"GET /path HTTP/1.1\r\nHost: 10.0.0.1:81\r\n")
+
+
+def test_a_proxy_is_told_who_asks(server: Server) -> None:
+    """By the user and the password in its address, which nothing else is told, and no log."""
+    server.answers[:] = [b"HTTP/1.1 200 OK\r\n\r\n"]
+    proxy = server.url.replace("http://", "http://ann:s%40me@")
+    connection = Connection(Login(url="http://10.0.0.1:81", proxy=proxy))
+
+    assert _get(connection, "/path") == b"{}"
+    assert b"Proxy-Authorization: Basic " + b64encode(b"ann:s@me") in server.asked[0]
+    assert b"Proxy" not in server.asked[1]
+    with pytest.raises(ValueError, match="^the proxy https://proxy: expected one as in") as refused:
+        Connection(Login(url="http://10.0.0.1:81", proxy="https://ann:secret@proxy:3128"))
+    assert "secret" not in str(refused.value)
 
 
 def test_who_waits_has_a_connection_of_his_own(server: Server) -> None:

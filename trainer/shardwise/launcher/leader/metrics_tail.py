@@ -51,6 +51,7 @@ class MetricsTail:
         self.lost_seconds = known.lost_seconds if known else 0.0
         self.of = known.of if known else None
         self.held_out_loss = known.held_out_loss if known else None
+        self._evaluated_at = -1
         self._way_back: int | None = None
         self._lowest = -1
         self._at: int | None = self.last.get("step")
@@ -104,7 +105,7 @@ class MetricsTail:
                 step=record["step"], saved_at=record.get("savedAt"), seconds=record.get("durableSeconds")
             )
         elif event == "evaluated":
-            self.held_out_loss = record.get("heldOutLoss")
+            self.held_out_loss, self._evaluated_at = record.get("heldOutLoss"), record["step"]
         elif event == "saveFailed":
             self.failed_saves = FailedSaves(in_a_row=record.get("inARow", 1), reason=record.get("reason", ""))
 
@@ -128,6 +129,10 @@ class MetricsTail:
 
     def _begun(self, step: int, attempt: int) -> None:
         self.attempt, self.first_step, self.stepped, self._at = attempt, step, False, step
+        if self.last and self.last["step"] > step:
+            self.last = {**self.last, "step": step}
+        if self._evaluated_at > step:
+            self.held_out_loss = None
         # The attempt continues from `step`: what was trained beyond it is in no checkpoint, and will be done again.
         self.lost_seconds += self._times.lost_after(step)
 
