@@ -79,7 +79,8 @@ class Connection:
         """Take how to reach the server; nothing is sent yet. ValueError if the proxy is not spoken with by HTTP."""
         if login.proxy and not login.proxy.startswith("http://"):
             there = urlsplit(login.proxy)  # its user and password are for no log
-            raise ValueError(f"the proxy {there.scheme}://{there.hostname}: expected one as in http://proxy:3128")
+            place = f"{there.scheme}://{there.netloc.rpartition('@')[2]}"
+            raise ValueError(f"the proxy {place}: expected one as in http://proxy:3128")
         self._login = login
         self._prefix = urlsplit(login.url).path.rstrip("/")
         self._idle: deque[_Channel] = deque()  # the last one used comes first, so that few are kept alive

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import json
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from unittest.mock import Mock
@@ -131,7 +132,7 @@ def test_what_an_attempt_has_gone_back_from_is_told_no_more(tmp_path: Path) -> N
     """Its steps and its evaluation do not count; an evaluation of a step that stays does."""
     tail = MetricsTail(tmp_path, 0)
 
-    def write(*records: dict[str, object]) -> None:
+    def write(*records: Mapping[str, object]) -> None:
         with (tmp_path / METRICS).open("a") as file:
             file.writelines(json.dumps(record) + "\n" for record in records)
         tail.read()

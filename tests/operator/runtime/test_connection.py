@@ -93,7 +93,7 @@ def test_a_proxy_is_told_who_asks(server: Server) -> None:
     assert _get(connection, "/path") == b"{}"
     assert b"Proxy-Authorization: Basic " + b64encode(b"ann:s@me") in server.asked[0]
     assert b"Proxy" not in server.asked[1]
-    with pytest.raises(ValueError, match="^the proxy https://proxy: expected one as in") as refused:
+    with pytest.raises(ValueError, match=r"^the proxy https://proxy:3128: expected one as in") as refused:
         Connection(Login(url="http://10.0.0.1:81", proxy="https://ann:secret@proxy:3128"))
     assert "secret" not in str(refused.value)
 
