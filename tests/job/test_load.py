@@ -351,7 +351,7 @@ LLAMA = "layers: 2, heads: 8, embed: 64, seqLen: 64, position: rotary"
 APART: list[tuple[str, str, str]] = [
     ("kvHeads: 3", "model.kvHeads", "a number that divides heads 8: 1, 2, 4"),
     ("kvHeads: 1", "mesh.tensor", "1 kvHeads over tensor 2"),
-    ("headSize: 7", "model.rotaryDim", "an even number up to the head size 7"),
+    ("headSize: 7", "model.headSize", "an even number for rotary positions"),
     ("slidingWindowPattern: 2", "model.slidingWindowPattern", "no slidingWindowPattern without slidingWindow"),
     ("localRopeTheta: 100.0", "model.localRopeTheta", "no localRopeTheta without slidingWindow"),
     ("position: learned, ropeTheta: 100.0", "model.ropeTheta", "no ropeTheta with position: learned"),

@@ -24,6 +24,22 @@ OVERRIDES = [
     ("training.data.train.first.name=b", "spec.training.data.train.first", ["an index from 0 to 1"]),
     ("training.data.train." + "1" * 5000 + ".name=b", "spec.training.data.train." + "1" * 5000, ["an index from 0 to"]),
     ("metadata.labels." + "1" * 5000 + "=b", "metadata.labels." + "1" * 5000, ["a key of 1 to 317 characters"]),
+    ('metadata.labels."[key]"=5', "metadata.labels.[key]", ["given 5", "0 to 63 characters"]),
+    (
+        f"training.data.phases=[{{fromStep: 3, weights: {{{'a' * 100}: 1}}}}]",
+        f"spec.training.data.phases.0.weights.{'a' * 100}",
+        ["a key of 1 to 63 characters"],
+    ),
+    (
+        "training.model={layers: 2, heads: 4, embed: 20, seqLen: 16, position: rotary}",
+        "spec.training.model.heads",
+        ["given 4", "heads of an even size for rotary positions, and embed 20 / heads 4 is 5"],
+    ),
+    (
+        "training.model={layers: 2, heads: 4, headSize: 7, embed: 20, seqLen: 16, position: rotary}",
+        "spec.training.model.headSize",
+        ["given 7", "an even number for rotary positions"],
+    ),
     ("training" + ".a" * 5000 + "=1", "spec.training.a", ["at most 32 parts"]),
     ("training.steps=[1", "spec.training.steps", ["YAML ("]),
     ("metadata.name=\udcff", "--set", ['given "metadata.name=\\udcff"', "text in UTF-8"]),
@@ -51,6 +67,14 @@ def test_a_key_without_a_value_may_be_taken_out_of_a_file() -> None:
     """Of an override that is no help, and another is given."""
     with pytest.raises(JobError, match=r"steps: given no value, .*; take the key out for its default"):
         loads(QUICKSTART.read_text().replace("steps: 100", "steps:"))
+
+
+@pytest.mark.parametrize("override", ["training.model.preset=null", "spec=null"])
+def test_an_override_is_not_told_to_give_a_default_that_is_not_there(override: str) -> None:
+    """It is told that it cannot take the key out, and no more."""
+    with pytest.raises(JobError, match="--set takes no key out") as refused:
+        load(QUICKSTART, [override])
+    assert "default" not in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails, PydanticUndefined
 
 from shardwise.job.document import Document, shown
 from shardwise.job.fields import ITEM, Path, dotted, kind_at, leaves, named_fields, takes_null
@@ -84,14 +85,24 @@ def _nulls(reading: _Reading, value: object, path: Path) -> Iterator[Problem]:
         kind = kind_at(reading.model, path)
         if kind is not None:
             of_override = reading.document.where(path).startswith("--set ")
-            hint = "give its default: --set takes no key out" if of_override else "take the key out for its default"
+            of_its_own = "give its default: " if _has_default(reading, path) else ""
+            hint = f"{of_its_own}--set takes no key out" if of_override else "take the key out for its default"
             yield _found(reading, path, given="no value", expected=kind.expected, hint=hint)
 
 
 def _takes_null(reading: _Reading, path: Path) -> bool:
-    group = kind_at(reading.model, path[:-1])
-    info = named_fields(group.model).get(str(path[-1])) if path and group and group.model else None
+    info = _field(reading, path)
     return info is not None and takes_null(info)
+
+
+def _has_default(reading: _Reading, path: Path) -> bool:
+    info = _field(reading, path)
+    return info is not None and info.get_default(call_default_factory=False) not in (None, PydanticUndefined)
+
+
+def _field(reading: _Reading, path: Path) -> FieldInfo | None:
+    group = kind_at(reading.model, path[:-1])
+    return named_fields(group.model).get(str(path[-1])) if path and group and group.model else None
 
 
 def _follows(detail: ErrorDetails, details: list[ErrorDetails]) -> bool:
@@ -115,8 +126,8 @@ def _problems(reading: _Reading, details: list[ErrorDetails]) -> Iterator[Proble
 
 def _problem(reading: _Reading, detail: ErrorDetails) -> Problem:
     path = detail["loc"]
-    if path and path[-1] == "[key]":
-        expected = _own_words(detail) or "a key of 1 to 317 characters"
+    if path and path[-1] == "[key]" and detail["input"] == path[-2]:  # else a label of this name
+        expected = _own_words(detail) or f"a key of 1 to {detail.get('ctx', {}).get('max_length', 317)} characters"
         return _found(reading, path[:-1], given=shown(path[-2]), expected=expected)
     if detail["type"] == _UNKNOWN:
         return _unknown_key(reading, path)

@@ -53,9 +53,19 @@ def rotary_dim_fits(job: TrainingJob) -> Iterator[Problem]:
     model = job.spec.training.model
     if model.rotary_dim is None or model.head_size is None or model.position != "rotary":
         return
-    if model.rotary_dim > model.head_size or model.rotary_dim % 2:
+    if model.rotary_dim == model.head_size and model.head_size % 2:  # most often filled in, so not what is wrong
+        yield _odd_heads(model)
+    elif model.rotary_dim > model.head_size or model.rotary_dim % 2:
         expected = f"an even number up to the head size {model.head_size} (embed / heads, or headSize)"
         yield wrong(f"{_PATH}.rotaryDim", model.rotary_dim, expected)
+
+
+def _odd_heads(model: Model) -> Problem:
+    size = model.head_size
+    if model.embed and model.heads and model.embed == model.heads * (size or 0):
+        words = f"heads of an even size for rotary positions, and embed {model.embed} / heads {model.heads} is {size}"
+        return wrong(f"{_PATH}.heads", model.heads, words, "or give headSize, an even number")
+    return wrong(f"{_PATH}.headSize", size, "an even number for rotary positions")
 
 
 def windows_have_a_size(job: TrainingJob) -> Iterator[Problem]:
