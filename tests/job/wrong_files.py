@@ -157,6 +157,16 @@ RULES = [
         ["given 257", "at most 256 slices of 16 hosts: a job has at most 4096 hosts"],
     ),
     (
+        f"training={{mesh: {{context: 2, fsdp: false}}, model: {{preset: tiny, seqLen: 126}}, {REST}}}",
+        "spec.training.mesh.context",
+        ["given 2", "seqLen"],
+    ),
+    (
+        "training.model={layers: 2, heads: 8, headSize: 7, embed: 64, seqLen: 64, position: rotary}",
+        "spec.training.model.headSize",
+        ["given 7", "an even number for rotary positions"],
+    ),
+    (
         "training.mesh.context=3",
         "spec.training.mesh.context",
         ["given 3", "divides 4 devices of a replica with tensor 2: 1, 2, 4"],

@@ -20,6 +20,8 @@ _ROWS = (
 _LAYERS = of_preset("self.model", "layers", "layers")
 _HAS_LAYERS = has_size("self.model", "layers")
 _PIPELINE = "self.?mesh.?pipeline.orValue(1)"
+_CONTEXT = "self.?mesh.?context.orValue(1)"
+_POSITIONS = of_preset("self.model", "seq_len", "seqLen")
 _EXPERT = "self.?mesh.?expert.orValue(1)"
 _PRESET_EXPERTS = ", ".join(
     f"'{preset}': {sizes['experts'].count}" for preset, sizes in PRESETS.items() if "experts" in sizes
@@ -74,6 +76,11 @@ MESH_RULES: tuple[Rule, ...] = (
         holds="self.?expert.orValue(1) == 1 || !has(self.dataInner) || self.dataInner == self.expert",
         message="expected the same as expert, since the experts are split over the same devices; leave it out",
         field=".dataInner",
+    ),
+    _of_training(
+        holds=f"{_CONTEXT} == 1 || !{has_size('self.model', 'seqLen')} || {_POSITIONS} % (2 * {_CONTEXT}) == 0",
+        message="expected a context of which twice as many divide seqLen",
+        field=".mesh.context",
     ),
     _of_training(
         holds=f"self.batch.?microbatches.orValue(1) % {_PIPELINE} == 0",

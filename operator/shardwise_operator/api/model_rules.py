@@ -18,6 +18,14 @@ _KV_HEADS = preset_or("self", "kv_heads", "kvHeads", _HEADS)
 _WINDOWED = quoted(preset for preset, fields in PRESETS.items() if "sliding_window" in fields)
 _HAS_WINDOW = f"has(self.slidingWindow) || self.?preset.orValue('') in {_WINDOWED}"
 
+_TURNED = quoted(
+    preset for preset, fields in PRESETS.items() if fields.get("position") == "rotary" and "rotary_dim" not in fields
+)
+_TURNED_IN_PART = quoted(preset for preset, fields in PRESETS.items() if "rotary_dim" in fields)
+_IS_ROTARY = (
+    f"has(self.position) ? self.position == 'rotary' && !(self.?preset.orValue('') in {_TURNED_IN_PART}) : "
+    f"self.?preset.orValue('') in {_TURNED}"
+)
 _GATED = quoted(preset for preset, fields in PRESETS.items() if fields["activation"] in ("swiglu", "geglu"))
 _UNBIASED = quoted(preset for preset, fields in PRESETS.items() if not fields["mlp_bias"])
 
@@ -106,6 +114,10 @@ MODEL_RULES: tuple[Rule, ...] = (
         holds=f"!has(self.rotaryDim) || !{_KNOWN} || (self.rotaryDim % 2 == 0 && self.rotaryDim <= {_HEAD})",
         message="expected an even number up to the head size (headSize, or embed / heads)",
         field=".rotaryDim",
+    ),
+    _of_model(
+        holds=f"has(self.rotaryDim) || !{_KNOWN} || !({_IS_ROTARY}) || {_HEAD} % 2 == 0",
+        message="expected heads of an even size for rotary positions (headSize, or embed / heads)",
     ),
     _of_model(
         holds=f"self.?attention.orValue('auto') != 'splash' || !{has_size('self', 'seqLen')} "

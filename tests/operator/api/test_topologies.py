@@ -63,7 +63,7 @@ def test_sequences_that_are_split_share_a_batch(shardwise_api: Client) -> None:
     with pytest.raises(RefusedError, match=r"a multiple of data 2 x replica 1"):
         create(shardwise_api, job(devices, "training.mesh={context: 4}", "training.batch.sequences=3"))
     with pytest.raises(RefusedError, match=r"mesh.context: given 3, expected a size that divides 4 devices"):
-        create(shardwise_api, job(devices, "training.mesh={context: 3, tensor: 2}"))
+        create(shardwise_api, job(devices, "training.mesh={context: 3, tensor: 2}", "training.model.seqLen=96"))
 
 
 @pytest.mark.parametrize(
