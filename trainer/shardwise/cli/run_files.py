@@ -38,6 +38,7 @@ from shardwise.protocol.errors import RunDirectoryError, UsageError
 from shardwise.protocol.eta import RECENT_STEPS, eta_seconds, of_each_step
 from shardwise.protocol.evaluated import results
 from shardwise.protocol.run_status import RunStatus
+from shardwise.protocol.shared_files import summary_of_run
 from shardwise.train.metrics import recorded
 
 _MOVING = ("running", "recovering")
@@ -226,7 +227,7 @@ def _read_summary(path: Path) -> dict[str, Any]:
         raise RunDirectoryError(
             f"{path}: expected a JSON object; remove it, and the next `shardwise run` writes it anew"
         )
-    return summary
+    return summary_of_run(summary)
 
 
 def committed_steps(root: str) -> tuple[list[int] | None, str]:

@@ -13,6 +13,7 @@ from typing import Any
 from shardwise.page.document import Evaluation, Series
 from shardwise.protocol.eta import RECENT_STEPS, of_each_step
 from shardwise.protocol.evaluated import by_name
+from shardwise.protocol.shared_files import line_of_run
 
 NAMES = ("loss", "tokensPerSecond", "mfu", "stepSeconds", "gradNorm")
 HELD_OUT = "heldOutLoss"
@@ -67,11 +68,11 @@ class Metrics:
         """Take in what has been appended since."""
         for line in _whole_lines(self._path, self._offset):
             self._offset += len(line)
-            if (record := _object(line)) is not None:
+            if (record := line_of_run(_object(line))) is not None:
                 self._take(record)
 
     def _take(self, record: Mapping[str, Any]) -> None:
-        event, step = record.get("event"), record.get("step", 0)
+        event, step = record.get("event"), record["step"]
         if event is None:
             self.last_step = step
             for name in (*NAMES, *self._also(record)):

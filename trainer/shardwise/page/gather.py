@@ -17,6 +17,7 @@ from shardwise.protocol.contract import EVENTS, LOGS, METRICS, SUMMARY, checkpoi
 from shardwise.protocol.eta import eta_seconds
 from shardwise.protocol.leader_record import LeaderRecord
 from shardwise.protocol.run_status import RunStatus
+from shardwise.protocol.shared_files import summary_of_run
 
 MOST_NOTICES = 200
 MOST_SAVES = 100
@@ -106,7 +107,7 @@ def _summary(directory: Path) -> dict[str, Any]:
         read = json.loads((directory / SUMMARY).read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):  # before the first start; the next one writes it anew
         return {}
-    return read if isinstance(read, dict) else {}
+    return summary_of_run(read) if isinstance(read, dict) else {}
 
 
 def _name(job: TrainingJob | None, summary: Mapping[str, Any], directory: Path) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from shardwise.protocol.errors import RunDirectoryError
+from shardwise.protocol.shared_files import line_of_run
 from shardwise.protocol.storage import may_pass
 
 Record = Mapping[str, Any]
@@ -142,7 +143,10 @@ def recorded(path: Path) -> Recorded:
     """Return what the file has; it may be of weeks, and is read once."""
     newest: dict[int, dict[str, Any]] = {}
     events: list[dict[str, Any]] = []
-    for record in records(path):
+    for line in records(path):
+        record = line_of_run(line)
+        if record is None:
+            continue
         if "event" not in record:
             newest[record["step"]] = record
             continue
