@@ -112,7 +112,9 @@ def test_a_run_that_recovers(tmp_path: Path) -> None:
 def test_words_cannot_steer_the_terminal(tmp_path: Path) -> None:
     """What a process has said is shown without its escape sequences and line breaks, and cannot be markup."""
     hostile = Notice(event="stalled", text="\x1b]0;taken over\x07 [bold]loud[/bold]\nnext")
-    document = gather(make_run(tmp_path / "run")).model_copy(update={"notices": [hostile], "error": "\x1b[2J gone"})
+    told = {"name": "a\x1b[5m", "status": "\x1b[2J", "restarts": {"\x07hang": 2}, "goodput": {"\x1b[31mstep": 1.0}}
+    told |= {"error": "\x1b[2J gone", "directory": "runs/\x1b[31m"}
+    document = gather(make_run(tmp_path / "run")).model_copy(update={"notices": [hostile], **told})
     text = "\n".join(drawn(document, None, Size(100, 24)))
     assert "\x1b" not in text
     assert "\x07" not in text

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import html
 import json
+import os
 import re
 from pathlib import Path
 
@@ -46,6 +47,14 @@ def test_text_of_a_run_stays_text(tmp_path: Path) -> None:
     assert PageDocument.model_validate_json(scripts[0][1]) == document
     (title,) = re.findall(r"<title>(.*?)</title>", page, re.DOTALL)
     assert html.unescape(title) == f"{document.name} - shardwise"
+
+
+def test_text_of_bytes_that_are_no_utf8(tmp_path: Path) -> None:
+    """A folder may have such a name, and a message such a word: they are shown by the bytes' numbers."""
+    directory = make_run(tmp_path / os.fsdecode(b"caf\xe9"))
+    page = render(gather(directory))
+    assert r"caf\\udce9" in page
+    page.encode()
 
 
 def test_policy_allows_its_own_script_alone(tmp_path: Path) -> None:

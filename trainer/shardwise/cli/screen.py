@@ -54,10 +54,12 @@ def screen(document: PageDocument, live: RunStatus | None, size: Size) -> Render
 
 def _head(document: PageDocument) -> Text:
     colour, meaning = meaning_of(document.status, has_saved=bool(document.saves))
-    text = Text.assemble((document.name, "bold"), "  ", (document.status, colour), no_wrap=True, overflow="ellipsis")
+    text = Text.assemble(
+        (plain(document.name), "bold"), "  ", (plain(document.status), colour), no_wrap=True, overflow="ellipsis"
+    )
     phase = None if document.phase == document.status else document.phase
     what = ": ".join(part for part in (phase or meaning, document.reason or document.error) if part)
-    return text.append(f" ({plain(what)})" if what else "").append(f"  {document.directory}", "dim")
+    return text.append(f" ({plain(what)})" if what else "").append(f"  {plain(document.directory)}", "dim")
 
 
 def _progress(document: PageDocument) -> RenderableType:
@@ -72,7 +74,7 @@ def _progress(document: PageDocument) -> RenderableType:
 
 def _figures(document: PageDocument) -> Text:
     """Return the figures that are known, in one line if there is room."""
-    restarts = ", ".join(f"{cause} {count}" for cause, count in document.restarts.items() if count)
+    restarts = ", ".join(f"{plain(cause)} {count}" for cause, count in document.restarts.items() if count)
     saved = [save.step for save in document.saves]
     known = {
         "loss": _figure(document.loss, "{:.4f}"),
@@ -113,7 +115,7 @@ def _goodput(document: PageDocument, columns: int) -> RenderableType | None:
         colour = _COLOURS[min(at, len(_COLOURS) - 1)]
         bar.append("█" * round(columns * seconds / total), colour)
         if seconds:
-            legend.append("■ ", colour).append(f"{name} {seconds / total:.0%}   ")
+            legend.append("■ ", colour).append(f"{plain(name)} {seconds / total:.0%}   ")
     return Group(bar, legend)
 
 

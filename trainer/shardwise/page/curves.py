@@ -6,9 +6,12 @@ from array import array
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from pydantic import ValidationError
 
 from shardwise.page.document import Evaluation, Series
 from shardwise.protocol.eta import RECENT_STEPS, of_each_step
@@ -78,7 +81,7 @@ class Metrics:
             for name in (*NAMES, *self._also(record)):
                 self._add(name, step, record.get(name))
         elif event == "evaluated":
-            if "evaluatedAt" in record:  # an older release has not noted when
+            with suppress(ValidationError):  # an older release has not noted when, and a program may note anything
                 self.evaluations.append(Evaluation.model_validate(record))
             for name, value in by_name(record).items():
                 if name == HELD_OUT or name.endswith(SET_LOSS):

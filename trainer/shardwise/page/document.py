@@ -3,15 +3,21 @@
 None, an empty list and an empty text mean that the run has not recorded it.
 """
 
-from pydantic import Field
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
 
 from shardwise.protocol.message import Message
+from shardwise.protocol.text import writable
+
+# A directory, or what a process has said, may have bytes that are no UTF-8.
+_Text = Annotated[str, AfterValidator(writable)]
 
 
 class Series(Message):
     """One number over the steps, thinned: `count` is how many steps have it."""
 
-    name: str
+    name: _Text
     steps: list[int]
     values: list[float]
     count: int
@@ -41,10 +47,10 @@ class AttemptTimes(Message):
     running: float | None = None
     from_step: int | None = None
     ended: float | None = None
-    cause: str | None = None
+    cause: _Text | None = None
     rank: int | None = None
-    exit: str | None = None
-    message: str = ""
+    exit: _Text | None = None
+    message: _Text = ""
     hosts: list[HostTimes] = Field(default_factory=list)
     hosts_left_out: int = 0
 
@@ -52,10 +58,10 @@ class AttemptTimes(Message):
 class Notice(Message):
     """Something else that happened, at a time or at a step, and what is known of it."""
 
-    event: str
+    event: _Text
     time: float | None = None
     step: int | None = None
-    text: str = ""
+    text: _Text = ""
 
 
 class SlowHost(Message):
@@ -63,7 +69,7 @@ class SlowHost(Message):
 
     host: int
     time: float | None = None
-    message: str = ""
+    message: _Text = ""
 
 
 class Save(Message):
@@ -73,7 +79,7 @@ class Save(Message):
     saved_at: float | None = None
     blocked_seconds: float | None = None
     durable_seconds: float | None = None
-    digest: str = ""
+    digest: _Text = ""
     kept: bool | None = None
 
 
@@ -88,7 +94,7 @@ class Evaluation(Message):
 class MemoryRow(Message):
     """What each of `count` devices that are alike holds, in bytes; `devices` names the first of them."""
 
-    devices: str
+    devices: _Text
     count: int
     params_bytes: int
     optimizer_bytes: int
@@ -102,7 +108,7 @@ class LogTail(Message):
     attempt: int
     host: int
     size: int
-    text: str
+    text: _Text
 
 
 class PageDocument(Message):
@@ -114,15 +120,15 @@ class PageDocument(Message):
     `notices_left_out` and `logs_left_out` count what is too much to show.
     """
 
-    name: str
-    directory: str
+    name: _Text
+    directory: _Text
     made_at: float
-    status: str
+    status: _Text
     live: bool
     program: bool = False
-    phase: str | None = None
-    reason: str = ""
-    error: str = ""
+    phase: _Text | None = None
+    reason: _Text = ""
+    error: _Text = ""
     step: int
     num_steps: int | None = None
     eta_seconds: float | None = None
@@ -138,12 +144,12 @@ class PageDocument(Message):
     others: list[str] = Field(default_factory=list)
     resumed: list[int] = Field(default_factory=list)
     goodput: dict[str, float] = Field(default_factory=dict)
-    goodput_of: str = ""
+    goodput_of: _Text = ""
     attempts: list[AttemptTimes] = Field(default_factory=list)
     slow: list[SlowHost] = Field(default_factory=list)
     notices: list[Notice] = Field(default_factory=list)
     notices_left_out: int = 0
-    checkpoint_root: str = ""
+    checkpoint_root: _Text = ""
     evaluations: list[Evaluation] = Field(default_factory=list)
     saves: list[Save] = Field(default_factory=list)
     saves_left_out: int = 0
@@ -152,4 +158,4 @@ class PageDocument(Message):
     memory: list[MemoryRow] = Field(default_factory=list)
     logs: list[LogTail] = Field(default_factory=list)
     logs_left_out: int = 0
-    digest: str = ""
+    digest: _Text = ""
