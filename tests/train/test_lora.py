@@ -186,11 +186,13 @@ def test_other_weights_are_another_run(begun: tuple[Path, list[str]]) -> None:
 
 
 def test_adapters_have_no_adapters(begun: tuple[Path, list[str]]) -> None:
-    """A run that begins from the checkpoint of adapters is told how to make a model of them."""
+    """A run of another kind that begins from the checkpoint of adapters is told how to make a model of them."""
     path, words = begun
     run = folder(path, "first")
     assert run_here(run, *words) == ExitCode.OK
 
+    with pytest.raises(CheckpointError, match=r"step 4 holds adapters, expected the weights of a model"):
+        run_here(run, *words[:-2], fork=True)
     with pytest.raises(CheckpointError, match=r"step 4 holds adapters, expected the weights of a model"):
         run_here(folder(path, "second"), *[word.replace("/base", "/first") for word in words])
 

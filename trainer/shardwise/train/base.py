@@ -99,12 +99,16 @@ def as_held(manifest: Manifest, wanted: Mapping[str, Abstract]) -> dict[str, Abs
     }
 
 
-def _fingerprint(root: str, step: int) -> str:
-    manifest = read_manifest(root, step)
-    held = {path: entry.digest for path, entry in manifest.arrays.items() if path.startswith(PARAMS)}
-    if any(is_adapter(path) for path in held):
+def refuse_adapters(root: str, manifest: Manifest) -> None:
+    """Raise a CheckpointError if a checkpoint that is to give a model's weights holds adapters: all else was drawn."""
+    if any(is_adapter(path) for path in manifest.arrays):
         raise CheckpointError(
-            f"{root}: step {step} holds adapters, expected the weights of a model: write that run's model by "
+            f"{root}: step {manifest.step} holds adapters, expected the weights of a model: write that run's model by "
             "shardwise export, make a checkpoint of it by shardwise import, and name that in training.startFrom"
         )
-    return combine(held)
+
+
+def _fingerprint(root: str, step: int) -> str:
+    manifest = read_manifest(root, step)
+    refuse_adapters(root, manifest)
+    return combine({path: entry.digest for path, entry in manifest.arrays.items() if path.startswith(PARAMS)})

@@ -25,7 +25,7 @@ from shardwise.protocol.errors import DataError
 from shardwise.protocol.evaluated import HELD_OUT
 from shardwise.protocol.orders import Orders
 from shardwise.protocol.text import any_of
-from shardwise.train.base import Base
+from shardwise.train.base import Base, refuse_adapters
 from shardwise.train.checkpoint import Manifest, prepare_bucket, set_aside
 from shardwise.train.config import GptConfig
 from shardwise.train.data.dataset import Dataset, Reading, prepare
@@ -143,6 +143,8 @@ def start(job: TrainingJob, run: RunDirectory, phases: Phases, orders: Orders, p
         own = identity(job, data_fingerprint=data.fingerprint) | (base.identity if base else {})
         newest = newest_manifest(root, peers)
         forked = is_fork(run, root, newest, job.metadata.name, own, orders)
+        if newest and base is None:
+            refuse_adapters(root, newest)
         with phases.entered(Phase.COMPILE):
             digest = digester.result()
         origin = origin_of(job, root, own, newest, orders, peers)
