@@ -121,6 +121,8 @@ test-skew: $(READY) ## operator and trainer of this tree beside those of PREVIOU
 test-hf: $(READY) $(HF_READY) ## every family of models against transformers, our exports in it, MODELS="0 22" random ones from seed 0, and a program of torch (3 GB the first time)
 	folder=$$(mktemp -d) && trap 'rm -rf $$folder' EXIT && $(BIN)/python -m tests.train.weights.hf.exports $$folder/recorded && \
 	  .venv-hf/bin/python -m tests.train.weights.hf.record --check $$folder/recorded && \
+	  JAX_PLATFORMS=cpu $(BIN)/python -m tests.train.weights.hf.adapters_here $$folder/recorded && \
+	  .venv-hf/bin/python -m tests.train.weights.hf.adapters_there $$folder/recorded && \
 	  .venv-hf/bin/python -m tests.train.weights.hf.random_there make $$folder/random $(MODELS) && \
 	  JAX_PLATFORMS=cpu $(BIN)/python -m tests.train.weights.hf.random_here $$folder/random && \
 	  .venv-hf/bin/python -m tests.train.weights.hf.random_there check $$folder/random
