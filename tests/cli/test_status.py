@@ -148,6 +148,21 @@ def test_what_the_launcher_knows(tmp_path: Path, command: Command, monkeypatch: 
     assert "failed saves 2 since then: [Errno 5]" in lines
 
 
+def test_of_many_hosts_those_that_say_most(tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slow one and those that are furthest behind; what follows them stays within reach of the eye."""
+    one: dict[str, Any] = LIVE["hosts"][0]
+    hosts = [{**one, "host": number, "step": 7 if number == 500 else 11} for number in range(1024)]
+    live = RunStatus.model_validate({**LIVE, "hosts": hosts, "slowestHost": 900})
+    monkeypatch.setattr(run_files, "live_status", lambda _: live)
+    directory = make_run(tmp_path / "run")
+    with Held(directory):
+        lines = [" ".join(line.split()) for line in command("status", str(directory)).out.splitlines()]
+    named = [line.split()[1] for line in lines if line.startswith("host ")]
+    assert len(named) == 16
+    assert {"500", "900"} <= set(named)
+    assert "other hosts 1,008, none of them slower or further behind" in lines
+
+
 @pytest.mark.parametrize("arguments", [["status"], ["page", "--out", "-"], ["top"]], ids=lambda words: words[0])
 def test_a_live_run_of_another_user(arguments: list[str], tmp_path: Path, command: Command) -> None:
     """Where its token cannot be read, what the files say is shown."""

@@ -71,6 +71,24 @@ def test_of_a_large_run_what_events_name_is_shown() -> None:
     assert (len(shown), shown[0].number) == (MOST_ATTEMPTS, 7)
 
 
+def test_hosts_of_attempts_that_are_not_shown_are_forgotten() -> None:
+    """Of a run of months on a thousand hosts they would be hundreds of megabytes; its first start stays known."""
+    events = [
+        event | {"time": BEGAN + 10 * number}
+        for number in range(MOST_ATTEMPTS + 50)
+        for event in (
+            {"event": "attempt", "attempt": number},
+            {"event": "hosts", "hosts": [host(0), host(1)]},
+            {"event": "ended", **ENDED},
+        )
+    ]
+    timeline = Timeline(events)
+
+    assert [len(attempt.hosts) for attempt in timeline.attempts] == [0] * 50 + [2] * MOST_ATTEMPTS
+    assert timeline.attempts[0].began == BEGAN
+    assert timeline.shown()[0].began == BEGAN + 500
+
+
 def test_of_a_host_that_is_slow_for_months_the_newest_word_is_kept() -> None:
     """A page has a line for each slow host, and holds no more: the one that was named last is last."""
     named = [{"event": "slow", "host": host, "message": "", "time": BEGAN + at} for at, host in enumerate([3, 1, 2, 1])]

@@ -128,6 +128,12 @@ def test_sorted_by_any_column(browser: Browser) -> None:
     ]
 
 
+def test_a_column_that_is_none(browser: Browser) -> None:
+    """A link that sorts by what no column is, though every object has it, shows the jobs as ever."""
+    page = page_of(many()).replace('wanted.get("by")', '"constructor"')
+    assert told_by(page, "tell(names());", browser) == told_by(page_of(many()), "tell(names());", browser)
+
+
 def test_filtered_by_words_and_phase(browser: Browser) -> None:
     """Every word must be in a job's text, in any case and order; a phase's button counts, and shows it alone."""
     script = """

@@ -38,6 +38,7 @@ STATUSES = {
     "dead": ("red", "its process ended without a word; the same command {goes_on}"),
     "ready": ("yellow", "never started"),
 }
+_MOST_HOSTS = 16
 
 
 def command(
@@ -139,8 +140,12 @@ def _hosts(live: RunStatus | None) -> Iterator[tuple[str, str]]:
     if live is None:
         return
     yield "phase", escape(": ".join(part for part in (live.phase, live.reason) if part))
-    for host in live.hosts:
+    # Of many those that say most: the slow one first, then those that are furthest behind.
+    first = sorted(live.hosts, key=lambda host: (host.host != live.slowest_host, host.step))[:_MOST_HOSTS]
+    for host in sorted(first, key=lambda host: host.host):
         yield f"host {host.host}", _host(host, slowest=live.slowest_host)
+    if left := len(live.hosts) - len(first):
+        yield "other hosts", f"{left:,}, none of them slower or further behind"
 
 
 def _last_restart(directory: Path) -> Iterator[tuple[str, str]]:

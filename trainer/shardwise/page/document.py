@@ -114,10 +114,11 @@ class LogTail(Message):
 class PageDocument(Message):
     """All of a page.
 
-    `status` is as `shardwise status` names it, `live` whether a process holds the run. `program` is whether it is of an
-    own program, `others` name what that reports beside what a trainer does. `resumed` are the steps from which trainers
-    have continued. `goodput` is wall time by category, and `goodput_of` says of what. `saves_left_out`,
-    `notices_left_out` and `logs_left_out` count what is too much to show.
+    `status` is as `shardwise status` names it, `live` whether a process holds the run. `program` is whether it is
+    of an own program, `others` name what that reports beside what a trainer does. `began` is when the first of all
+    attempts did. `resumed` are the steps from which trainers have continued. `goodput` is wall time by category,
+    and `goodput_of` says of what. `saves_left_out`, `notices_left_out` and `logs_left_out` count what is too much
+    to show.
     """
 
     name: _Text
@@ -137,6 +138,7 @@ class PageDocument(Message):
     mfu: float | None = None
     held_out_loss: float | None = None
     set_losses: dict[str, float] = Field(default_factory=dict)
+    began: float | None = None
     attempts_made: int = 0
     restarts: dict[str, int] = Field(default_factory=dict)
     entropy: dict[str, float] = Field(default_factory=dict)

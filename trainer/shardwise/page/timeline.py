@@ -53,6 +53,9 @@ class Timeline:
         name, at = event.get("event"), event["time"]
         if name == "attempt":
             self.attempts.append(AttemptTimes(number=event["attempt"], began=at, last=at))
+            if len(self.attempts) > MOST_ATTEMPTS:  # no longer shown: of a thousand hosts each is some megabytes
+                old = -MOST_ATTEMPTS - 1
+                self.attempts[old] = self.attempts[old].model_copy(update={"hosts": []})
         elif name == "slow":
             host = event["host"]
             self._slow.pop(host, None)  # a host may be slow each minute for months
