@@ -157,11 +157,16 @@ class Elector:
         """Renew the Lease; return why it is lost, or "" if it is not, or not yet."""
         began = self.clock()
         try:
-            self._holds(self.api.replace(LEASES, self._written(self.identity, self._lease)), began)
+            answer = self.api.replace(LEASES, self._written(self.identity, self._lease))
         except (ConflictError, NotFoundError):
             return self._contested()
         except KubernetesError as error:
             _log.warning("the lease was not renewed: %s", error)
+            return ""
+        if "metadata" in answer:
+            self._holds(answer, began)
+        else:  # of something between us and the server; whether it was written the next renewal shows
+            _log.warning("the lease was not renewed: the answer is no Lease")
         return ""
 
     def _contested(self) -> str:

@@ -1,0 +1,55 @@
+"""A Lease whose answers come from something else: without a server, which gives none of these."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from shardwise_operator.runtime.elector import Elector, Timing
+
+LEASE = {"metadata": {"uid": "u", "resourceVersion": "1", "name": "lease", "namespace": "ns"}, "spec": {}}
+
+
+class Server:
+    """Takes every write, and answers some of them as a proxy may."""
+
+    def __init__(self) -> None:
+        self.strange = 0
+        self.renewed = 0
+
+    def get(self, *_: object) -> dict[str, Any]:
+        """Return a Lease that nobody holds."""
+        return LEASE
+
+    def replace(self, _: object, lease: dict[str, Any]) -> dict[str, Any]:
+        """Answer with the Lease, or with something else."""
+        if self.strange:
+            self.strange -= 1
+            return {"error": "log in"}
+        self.renewed += 1
+        return lease
+
+
+@pytest.mark.parametrize("strange", [1, 10**9])
+def test_an_answer_that_is_no_lease(strange: int, eventually: Callable[[Callable[[], object]], None]) -> None:
+    """It renews nothing, and the next one does; where none comes in time the process no longer leads, and ends."""
+    server, lost = Server(), threading.Event()
+    elector = Elector(
+        server,  # type: ignore[arg-type]
+        namespace="ns",
+        name="lease",
+        identity="me",
+        lost=lambda _: lost.set(),
+        timing=Timing(lease=3, renew=2, retry=0.05),
+    )
+    assert elector.acquire(threading.Event())
+    before, server.strange = server.renewed, strange
+    if strange == 1:
+        eventually(lambda: server.renewed > before + 1)
+        assert elector.leads()
+        assert not lost.is_set()
+        elector.release()
+    else:
+        assert lost.wait(60)
+        assert not elector.leads()
