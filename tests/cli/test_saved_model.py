@@ -112,6 +112,8 @@ def test_adapters_are_trained_beside_imported_weights(
     assert steps(str(tmp_path / "run" / "checkpoints")) == [0, 6]
     assert {tensor: x.tobytes() for tensor, x in before.items()} == {t: x.tobytes() for t, x in published.items()}
     peft = tmp_path / "peft" / "adapter_model.safetensors"
+    refused = command("export", str(tmp_path / "run"), str(peft), "--adapters", "--step", "0")
+    assert (refused.code, "holds no adapters yet" in refused.error) == (ExitCode.BAD_INPUT, True)
     ended = command("export", str(tmp_path / "run"), str(peft), "--adapters")
     assert ended.code == 0, ended.error
     factors, known = load_file(peft), json.loads((peft.parent / "adapter_config.json").read_text())

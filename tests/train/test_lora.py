@@ -18,7 +18,7 @@ from shardwise.job.sizes import adapter_parameters
 from shardwise.plan.flops import traced_flops
 from shardwise.protocol.contract import ExitCode
 from shardwise.protocol.errors import CheckpointError, RunDirectoryError
-from shardwise.train.checkpoint import read_manifest
+from shardwise.train.checkpoint import read_manifest, steps
 from shardwise.train.flops import flops_per_token
 from shardwise.train.lora import is_adapter, merged
 from shardwise.train.state import BASE, Program, State, parameters
@@ -183,6 +183,15 @@ def test_other_weights_are_another_run(begun: tuple[Path, list[str]]) -> None:
 
     with pytest.raises(RunDirectoryError, match=r"baseFingerprint: was .*, is now "):
         run_here(run, *[word.replace("step: 4", "step: 2") for word in words], CONSTANT)
+
+
+def test_weights_that_are_not_there(begun: tuple[Path, list[str]]) -> None:
+    """The error names the field that leads to them; nothing is trained."""
+    path, words = begun
+    run = folder(path, "nowhere")
+    with pytest.raises(CheckpointError, match=r"step-00000003: .* is what training\.startFrom names"):
+        run_here(run, *[word.replace("step: 4", "step: 3") for word in words])
+    assert steps(str(run / "checkpoints")) == []
 
 
 def test_adapters_have_no_adapters(begun: tuple[Path, list[str]]) -> None:

@@ -18,7 +18,7 @@ from shardwise.job.spec import Mesh, TrainingJob
 from shardwise.job.spec.training import Lora
 from shardwise.protocol import takeover
 from shardwise.protocol.contract import checkpoint_name
-from shardwise.protocol.errors import CheckpointError
+from shardwise.protocol.errors import CheckpointError, DataError
 from shardwise.train import weights
 from shardwise.train.base import as_held, place_of_base
 from shardwise.train.checkpoint import CheckpointWriter, load_numpy, read_manifest, restore, steps
@@ -114,15 +114,19 @@ def save_adapters(job: TrainingJob, config: GptConfig, root: str, step: int, out
     """Write the adapters of a checkpoint as PEFT reads them.
 
     Raises:
-        CheckpointError: it holds none, or cannot be read.
-        DataError: the model is of no published family.
+        CheckpointError: it holds none yet, or cannot be read.
+        DataError: the job trains no adapters, or the model is of no published family.
 
     """
     lora = job.spec.training.lora
+    if lora is None:
+        raise DataError(f"{root}: the job trains its weights, and has no adapters; expected one with training.lora")
     held = {path.removeprefix(PARAMS): array for path, array in load_numpy(root, step, PARAMS)}
     adapters = {path: array for path, array in held.items() if is_adapter(path)}
-    if lora is None or not adapters:
-        raise CheckpointError(f"{root}/{checkpoint_name(step)}: holds no adapters; expected those of a job with lora")
+    if not adapters:
+        raise CheckpointError(
+            f"{root}/{checkpoint_name(step)}: holds no adapters yet; run the job until its first save"
+        )
     weights.write_adapters(out, config, adapters, _names(config, lora), lora)
 
 

@@ -109,6 +109,11 @@ def refuse_adapters(root: str, manifest: Manifest) -> None:
 
 
 def _fingerprint(root: str, step: int) -> str:
-    manifest = read_manifest(root, step)
+    try:
+        manifest = read_manifest(root, step)
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"{error}. It is what training.startFrom names: the weights that the adapters are for"
+        ) from error
     refuse_adapters(root, manifest)
     return combine({path: entry.digest for path, entry in manifest.arrays.items() if path.startswith(PARAMS)})
