@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 from tests.train.conftest import SMALL, run_here, runs_here
+from tests.train.test_experts import MIXTURE
 from tests.train.test_meshes import LLAMA, batch_of
 from tests.train.test_origin import folder, losses, params
 
@@ -46,6 +47,16 @@ def test_losses_do_not_depend_on_the_mesh(make_program: MakeProgram, words: tupl
     for name, (devices, more) in MESHES.items():
         _, many = _train(make_program(*words, *more, num_devices=devices))
         np.testing.assert_allclose(many, one, rtol=1e-5, atol=0, err_msg=name)
+
+
+def test_a_mixture_has_adapters_of_attention_alone(make_program: MakeProgram) -> None:
+    """Also where its experts are split over devices: the losses are those of one device."""
+    words = (*LORA, *MIXTURE)
+    one = make_program(*words, num_devices=1)
+    assert {path.split(".")[1] for path in one.trained} == {"attention"}
+    _, expected = _train(one, 4)
+    _, split = _train(make_program(*words, "mesh.expert=4"), 4)
+    np.testing.assert_allclose(split, expected, rtol=1e-5, atol=0)
 
 
 def test_only_adapters_move(make_program: MakeProgram) -> None:
