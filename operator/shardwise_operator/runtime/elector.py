@@ -121,12 +121,10 @@ class Elector:
             lease = self.api.get(LEASES, self.namespace, self.name)
         except NotFoundError:
             named = {"metadata": {"namespace": self.namespace, "name": self.name}}
-            self._holds(self.api.create(LEASES, self._written(self.identity, named)), began)
-            return True
+            return self._holds(self.api.create(LEASES, self._written(self.identity, named)), began)
         if not self._free(lease):
             return False
-        self._holds(self.api.replace(LEASES, self._written(self.identity, lease)), began)
-        return True
+        return self._holds(self.api.replace(LEASES, self._written(self.identity, lease)), began)
 
     def _free(self, lease: Object) -> bool:
         spec = lease.get("spec") or {}
@@ -163,10 +161,7 @@ class Elector:
         except KubernetesError as error:
             _log.warning("the lease was not renewed: %s", error)
             return ""
-        if "metadata" in answer:
-            self._holds(answer, began)
-        else:  # of something between us and the server; whether it was written the next renewal shows
-            _log.warning("the lease was not renewed: the answer is no Lease")
+        self._holds(answer, began)
         return ""
 
     def _contested(self) -> str:
@@ -185,9 +180,16 @@ class Elector:
         self._lease = lease
         return ""
 
-    def _holds(self, lease: Object, began: float) -> None:
-        self._lease = lease
+    def _holds(self, answer: Object, began: float) -> bool:
+        """Take the answer to a write, and return whether it is our Lease: a proxy between may answer as well."""
+        about = answer.get("metadata")
+        place = (about.get("namespace"), about.get("name")) if isinstance(about, dict) else None
+        if place != (self.namespace, self.name):  # whether it was written the next renewal shows
+            _log.warning("the lease was not renewed: the answer is no Lease")
+            return False
+        self._lease = answer
         self._until = began + self.timing.renew
+        return True
 
     def _written(self, holder: str, lease: Object, duration_seconds: int | None = None) -> Object:
         """Return the Lease as it is to be written for `holder`, who is empty to release it."""

@@ -14,7 +14,8 @@ LEASE = {"metadata": {"uid": "u", "resourceVersion": "1", "name": "lease", "name
 class Server:
     """Takes every write, and answers some of them as a proxy may."""
 
-    def __init__(self) -> None:
+    def __init__(self, answer: dict[str, Any]) -> None:
+        self.answer = answer
         self.strange = 0
         self.renewed = 0
 
@@ -24,17 +25,21 @@ class Server:
 
     def replace(self, _: object, lease: dict[str, Any]) -> dict[str, Any]:
         """Answer with the Lease, or with something else."""
+        assert lease["metadata"]["name"] == "lease"  # the address of a write is made of it
         if self.strange:
             self.strange -= 1
-            return {"error": "log in"}
+            return self.answer
         self.renewed += 1
         return lease
 
 
+@pytest.mark.parametrize("answer", [{"error": "log in"}, {"kind": "Status", "metadata": {}}, {"metadata": None}])
 @pytest.mark.parametrize("strange", [1, 10**9])
-def test_an_answer_that_is_no_lease(strange: int, eventually: Callable[[Callable[[], object]], None]) -> None:
+def test_an_answer_that_is_no_lease(
+    answer: dict[str, Any], strange: int, eventually: Callable[[Callable[[], object]], None]
+) -> None:
     """It renews nothing, and the next one does; where none comes in time the process no longer leads, and ends."""
-    server, lost = Server(), threading.Event()
+    server, lost = Server(answer), threading.Event()
     elector = Elector(
         server,  # type: ignore[arg-type]
         namespace="ns",
