@@ -186,9 +186,9 @@ class Job:
     def warnings(self) -> list[str]:
         """What the cluster has warned of about the job and its pods, oldest first, but for what is not the job's doing.
 
-        The claim is the test's own, and is bound when its first pod comes. A kubelet gives its watch of a ConfigMap a
-        second to begin, and mounts it at the next try where the machine is too busy for that. So it does where the API
-        server has not told its authorizer yet which node a pod is on.
+        The claim is the test's own, and is bound when its first pod comes. A kubelet gives its watch of a ConfigMap
+        or a Secret a second to begin, and mounts it at the next try where the machine is too busy for that. So it does
+        where the API server has not told its authorizer yet which node a pod is on.
         """
         path = f"/api/v1/namespaces/{self._namespace}/events?fieldSelector=type=Warning"
         told = self._client.request("GET", path)["items"]
@@ -196,6 +196,7 @@ class Job:
         others = (
             "unbound immediate PersistentVolumeClaims",
             "failed to sync configmap cache: timed out",
+            "failed to sync secret cache: timed out",
             "no relationship found between node",
         )
         mine = [event for event in mine if not any(other in event["message"] for other in others)]
