@@ -17,7 +17,6 @@ from shardwise_operator import reasons
 from shardwise_operator.decide.policies.outcome import OUTCOMES
 from shardwise_operator.observe.state import Phase
 from shardwise_operator.runtime.kinds import Object, field_of, seconds_of
-from shardwise_operator.runtime.queue import Key
 
 _LABELS = ["namespace", "job"]
 _OTHER = "other"
@@ -32,6 +31,11 @@ class _Job:
 
     object: Object
     run: RunSummary | None
+
+    @property
+    def uid(self) -> str:
+        """The UID; a job that is made anew under the name has another one."""
+        return str(self.object["metadata"]["uid"])
 
     @property
     def labels(self) -> list[str]:
@@ -120,16 +124,16 @@ class JobMetrics(Collector):
 
     Attributes:
         jobs: returns all jobs that the operator looks after.
-        latest: returns the last status of every host 0 that has answered lately.
+        latest: returns the last status of every host 0 that has answered lately, by its job's UID.
         leads: returns whether this process leads.
 
     """
 
     jobs: Callable[[], Iterable[Object]]
-    latest: Callable[[], Mapping[Key, RunSummary]]
+    latest: Callable[[], Mapping[str, RunSummary]]
     _: KW_ONLY
     leads: Callable[[], bool]
-    _rising: dict[tuple[str, ...], Rising] = field(default_factory=dict, init=False)
+    _rising: dict[str, Rising] = field(default_factory=dict, init=False)
 
     def describe(self) -> Iterator[Metric]:
         """Claim no names before there are jobs."""
@@ -139,9 +143,9 @@ class JobMetrics(Collector):
         """Return the series of now."""
         latest = self.latest()
         objects = self.jobs() if self.leads() else ()
-        jobs = [_Job(each, latest.get((each["metadata"]["namespace"], each["metadata"]["name"]))) for each in objects]
+        jobs = [_Job(each, latest.get(each["metadata"]["uid"])) for each in objects]
         yield from _words(jobs)
-        self._rising = {key: self._rising.get(key) or Rising() for key in (tuple(job.labels) for job in jobs)}
+        self._rising = {uid: self._rising.get(uid) or Rising() for uid in (job.uid for job in jobs)}
         yield from _counts(jobs, self._rising)
         for name, (description, figure) in _GAUGES.items():
             family = GaugeMetricFamily(f"shardwise_job_{name}", description, labels=_LABELS)
@@ -170,7 +174,7 @@ def _words(jobs: Iterable[_Job]) -> Iterator[Metric]:
     yield from (info, phase, reason, conditions)
 
 
-def _counts(jobs: Iterable[_Job], rising: Mapping[tuple[str, ...], Rising]) -> Iterator[Metric]:
+def _counts(jobs: Iterable[_Job], rising: Mapping[str, Rising]) -> Iterator[Metric]:
     """Return what only grows."""
     restarts = CounterMetricFamily("shardwise_job_restarts", "Restarts by cause.", labels=[*_LABELS, "cause"])
     goodput = CounterMetricFamily(
@@ -182,7 +186,7 @@ def _counts(jobs: Iterable[_Job], rising: Mapping[tuple[str, ...], Rising]) -> I
         for cause, count in _known(job.status.get("restarts", {}), _CAUSES).items():
             restarts.add_metric([*job.labels, cause], count)
         if job.run:
-            known = rising[tuple(job.labels)].after(_known(job.run.goodput, GOODPUT_CATEGORIES))
+            known = rising[job.uid].after(_known(job.run.goodput, GOODPUT_CATEGORIES))
             for category, seconds in known.items():
                 goodput.add_metric([*job.labels, category], seconds)
     yield from (restarts, goodput)

@@ -44,7 +44,7 @@ def job(phase: str | None, **status: Any) -> Job:
 def registry(*jobs: Job, run: RunSummary | None = None, leads: bool = True) -> CollectorRegistry:
     """Return what an operator with these jobs serves of them; `run` is what host 0 of each has said."""
     made = CollectorRegistry()
-    latest = {("default", each["metadata"]["name"]): run for each in jobs if run}
+    latest = {each["metadata"]["uid"]: run for each in jobs if run}
     made.register(JobMetrics(lambda: jobs, lambda: latest, leads=lambda: leads))
     return made
 
@@ -120,15 +120,32 @@ def test_a_job_that_is_deleted_has_no_series() -> None:
 
 def test_lost_steps_take_nothing_back_from_a_counter() -> None:
     """Prometheus would take it for a counter that began anew, and count ten hours of steps a second time."""
-    jobs, latest = [full()[0]], {("default", "job"): told(goodput={"step": 36_000.0})}
+    jobs, latest = [full()[0]], {"uid": told(goodput={"step": 36_000.0})}
     served = CollectorRegistry()
     served.register(JobMetrics(lambda: jobs, lambda: latest, leads=lambda: True))
     steps, lost = {**LABELS, "category": "step"}, {**LABELS, "category": "lostSteps"}
 
     assert served.get_sample_value("shardwise_job_goodput_seconds_total", steps) == 36_000
-    latest["default", "job"] = told(goodput={"step": 35_700.0, "lostSteps": 300.0})
+    latest["uid"] = told(goodput={"step": 35_700.0, "lostSteps": 300.0})
     assert served.get_sample_value("shardwise_job_goodput_seconds_total", steps) == 36_000
     assert served.get_sample_value("shardwise_job_goodput_seconds_total", lost) == 300
+
+
+def test_a_job_made_anew_has_no_figures_of_the_one_before() -> None:
+    """Until its own host 0 answers it has none, and then its counters begin where it begins."""
+    jobs, latest = [full()[0]], {"uid": told(step=90, goodput={"step": 36_000.0})}
+    served = CollectorRegistry()
+    served.register(JobMetrics(lambda: jobs, lambda: latest, leads=lambda: True))
+    steps = {**LABELS, "category": "step"}
+
+    assert served.get_sample_value("shardwise_job_goodput_seconds_total", steps) == 36_000
+    jobs[0] = job("Pending")
+    jobs[0]["metadata"]["uid"] = "another"
+    assert served.get_sample_value("shardwise_job_step", LABELS) is None
+    assert served.get_sample_value("shardwise_job_goodput_seconds_total", steps) is None
+    latest["another"] = told(step=1, goodput={"step": 1.0})
+    assert served.get_sample_value("shardwise_job_step", LABELS) == 1
+    assert served.get_sample_value("shardwise_job_goodput_seconds_total", steps) == 1
 
 
 def test_the_number_of_series_is_bounded() -> None:

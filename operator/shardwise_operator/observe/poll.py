@@ -137,11 +137,12 @@ class Poller:
                 error=asked.error,
             )
 
-    def latest(self) -> dict[Key, RunSummary]:
-        """Return the last answer of every job that has answered lately."""
+    def latest(self) -> dict[str, RunSummary]:
+        """Return the last answer of every job that has answered lately, by its UID."""
         with self._lock:
             least = time.monotonic() - self._fresh_seconds()
-            return {key: each.latest for key, each in self._asked.items() if each.latest and each.answered_at >= least}
+            asked = self._asked.values()
+            return {each.uid: each.latest for each in asked if each.latest and each.answered_at >= least}
 
     def stuck(self) -> list[str]:
         """Return the jobs whose poll has hung for a minute: no poll may."""

@@ -141,15 +141,24 @@ class Elector:
         return self.clock() - self._seen_at > max(self.timing.lease, spec.get("leaseDurationSeconds") or 0)
 
     def _keep(self) -> None:
+        try:
+            reason = self._kept()
+        except Exception as error:  # noqa: BLE001  no other thread renews: the process may not stay as a leader
+            _log.exception("the lease is renewed no more")
+            reason = f"the lease is renewed no more: {error!r}"
+        if reason:
+            # Before `lost`, which may take a moment: from here on the transport refuses every write.
+            self._until = float("-inf")
+            self.lost(reason)
+
+    def _kept(self) -> str:
+        """Renew the Lease until it is released, which returns "", or lost, which returns why."""
         while not self._ended.wait(self._pause_seconds()):
-            reason = self._renew()
-            if not reason and not self.leads():
-                reason = f"the lease could not be renewed for {self.timing.renew:g} s"
-            if reason:
-                # Before `lost`, which may take a moment: from here on the transport refuses every write.
-                self._until = float("-inf")
-                self.lost(reason)
-                return
+            if reason := self._renew():
+                return reason
+            if not self.leads():
+                return f"the lease could not be renewed for {self.timing.renew:g} s"
+        return ""
 
     def _renew(self) -> str:
         """Renew the Lease; return why it is lost, or "" if it is not, or not yet."""

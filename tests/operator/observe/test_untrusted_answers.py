@@ -122,7 +122,9 @@ def test_what_host_0_says(told: Mapping[str, Any]) -> None:
         return
     poll = Poll(heard_at=NOW - 1, fresh_seconds=8.0, status=status)
     registry = CollectorRegistry()
-    registry.register(JobMetrics(lambda: [manifest()], lambda: {("default", "job"): status}, leads=lambda: True))
+    job = manifest()
+    job["metadata"]["uid"] = "uid"
+    registry.register(JobMetrics(lambda: [job], lambda: {"uid": status}, leads=lambda: True))
 
     _check(seen(begun(), pod(), pod("0-1"), poll=poll))
     assert generate_latest(registry)

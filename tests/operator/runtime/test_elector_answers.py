@@ -58,3 +58,22 @@ def test_an_answer_that_is_no_lease(
     else:
         assert lost.wait(60)
         assert not elector.leads()
+
+
+def test_an_error_of_our_own_ends_leading(caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody else renews the Lease: a process that stayed would write nothing, and say nothing."""
+    server, lost = Server({}), threading.Event()
+    elector = Elector(
+        server,  # type: ignore[arg-type]
+        namespace="ns",
+        name="lease",
+        identity="me",
+        lost=lambda _: lost.set(),
+        timing=Timing(lease=300, renew=200, retry=0.05),
+    )
+    assert elector.acquire(threading.Event())
+    server.answer, server.strange = {"metadata": {"namespace": "ns", "name": "lease"}, "spec": 5}, 10**9
+
+    assert lost.wait(60)
+    assert not elector.leads()
+    assert "the lease is renewed no more" in caplog.text
