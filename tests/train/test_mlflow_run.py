@@ -6,13 +6,15 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run
 from tests.train.answers import answers
-from tests.train.conftest import SMALL
+from tests.train.conftest import SMALL, run_here
 
 from shardwise.job.load import loads
 from shardwise.job.resolve import resolve
 from shardwise.job.spec import TrainingJob
+from shardwise.protocol.contract import ExitCode
 from shardwise.protocol.errors import UsageError
 from shardwise.train import background
+from shardwise.train.metrics import steps
 from shardwise.train.mlflow_run import URI
 from shardwise.train.run_directory import RunDirectory
 from shardwise.train.trackers import trackers
@@ -69,6 +71,26 @@ def test_a_restart_goes_on_with_the_run(run: RunDirectory, job: TrainingJob, cli
     assert sorted((metric.step, metric.value) for metric in losses) == [(step, 1.0 / step) for step in range(1, 7)]
     evaluations = client.get_metric_history(found.info.run_id, "heldOutLoss")
     assert sorted(metric.step for metric in evaluations) == [2, 4, 6]
+
+
+@pytest.mark.usefixtures("as_a_trainer")
+def test_a_fork_that_goes_back_is_a_run_of_its_own(run: RunDirectory, tmp_path: Path, client: MlflowClient) -> None:
+    """What MLflow has of the steps after it cannot be taken back; a restart of the fork goes on with the fork's run."""
+    text = tmp_path / "text.txt"
+    text.write_text("all work and no play " * 2000)
+    words = [f"training.data.train.0.paths=[{text}]", "training.tracking.mlflowExperiment=mine"]
+    words += ["training.model.layers=1", "training.checkpoint={everySteps: 2, keep: {last: 9}}"]
+    assert run_here(run.path, *words, "training.steps=6") == ExitCode.OK
+    first = {record["step"]: record["loss"] for record in steps(run.metrics)}
+    words += ["training.optimizer.learningRate=1e-2"]
+    assert run_here(run.path, *words, "training.steps=7", fork=True, step=4) == ExitCode.OK
+    assert run_here(run.path, *words, "training.steps=8") == ExitCode.OK
+    now = {record["step"]: record["loss"] for record in steps(run.metrics)}
+
+    curves = {each.info.run_name: client.get_metric_history(each.info.run_id, "loss") for each in runs(client)}
+    found = {name: {metric.step: metric.value for metric in curve} for name, curve in curves.items()}
+    assert found == {"small": first, "small-fork-1": {step: now[step] for step in range(5, 9)}}
+    assert first[6] != now[6]
 
 
 def test_what_was_sent_and_not_acknowledged_is_not_sent_again(

@@ -13,7 +13,7 @@ from shardwise.protocol.contract import ExitCode
 from shardwise.protocol.errors import RunDirectoryError
 from shardwise.train.checkpoint import load_numpy
 from shardwise.train.metrics import steps
-from shardwise.train.resume import is_fork
+from shardwise.train.resume import is_fork, note_identity
 from shardwise.train.run_directory import RunDirectory
 
 QUICKSTART = Path(__file__).parent.parent / "job" / "golden" / "quickstart.yaml"
@@ -75,3 +75,31 @@ def test_a_fork_of_a_run_without_a_checkpoint_begins_anew(tmp_path: Path) -> Non
         run_here(tmp_path, *words)
     assert run_here(tmp_path, *words, fork=True) == ExitCode.OK
     assert [record["step"] for record in steps(tmp_path / "metrics.jsonl")] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("starts", "counts"),
+    [
+        ([("a", 0, 6), ("a", 4, 8)], [0, 0]),  # a restart
+        ([("a", 0, 6), ("b", 4, 8)], [0, 1]),
+        ([("a", 0, 6), ("b", 4, 4), ("b", 4, 8), ("b", 6, 9)], [0, 1, 1, 1]),  # restarts of a fork
+        ([("a", 0, 6), ("b", 6, 9), ("b", 6, 9)], [0, 0, 0]),  # from the last step, so that none is repeated
+        ([("a", 0, 6), ("a", 4, 4), ("b", 4, 8)], [0, 0, 1]),  # the trackers have the steps 5 and 6 of the run before
+        ([("a", 0, 6), ("b", 4, 8), ("a", 4, 8)], [0, 1, 2]),  # and back again
+        ([("a", 0, 6), ("b", 4, 8), ("b", 2, 8), ("b", 2, 8)], [0, 1, 2, 2]),  # to before the fork
+        ([("a", 0, 6), ("b", 0, 6)], [0, 1]),  # anew
+    ],
+)
+def test_forks_that_go_back_are_counted(tmp_path: Path, starts: list[tuple[str, int, int]], counts: list[int]) -> None:
+    """Each makes another run of steps that trackers have; a restart repeats steps of its own, and counts nothing."""
+    run = RunDirectory(tmp_path, 0)
+    run.logs.mkdir()
+    found = []
+    for name, first, end in starts:
+        note_identity(run, {"spec.training.seed": name}, first)
+        found.append(run.read_forks().count)
+        with run.metrics.open("a") as file:
+            file.writelines(f'{{"step": {step}, "loss": 1.0}}\n' for step in range(first + 1, end + 1))
+            file.write(f'{{"event": "saved", "step": {end}}}\n')
+
+    assert (found, run.read_identity()) == (counts, {"spec.training.seed": starts[-1][0]})

@@ -32,7 +32,12 @@ def test_a_file_that_is_cut_is_refused_by_name(tmp_path: Path, content: bytes) -
     """As what it holds is not known, a person decides; the words are one line."""
     (tmp_path / "logs").mkdir()
     run = RunDirectory(tmp_path, 0)
-    for file, read in (("summary.json", run.read_summary), ("logs/left-out.json", run.read_left_out)):
+    reads = {
+        "summary.json": run.read_summary,
+        "logs/left-out.json": run.read_left_out,
+        "logs/forks.json": run.read_forks,
+    }
+    for file, read in reads.items():
         (tmp_path / file).write_bytes(content)
         with pytest.raises(RunDirectoryError) as caught:
             read()

@@ -21,7 +21,7 @@ from shardwise.job.spec import TrainingJob
 from shardwise.protocol.errors import UsageError
 from shardwise.train import trackers as module
 from shardwise.train.background import Point
-from shardwise.train.run_directory import RunDirectory
+from shardwise.train.run_directory import Forks, RunDirectory
 from shardwise.train.trackers import TensorBoard, trackers
 
 
@@ -118,6 +118,22 @@ def test_a_restart_goes_on_with_the_wandb_run(
         (2, 1.5),
         (3, 0.5),
     ]
+
+
+def test_a_fork_that_goes_back_is_a_wandb_run_of_its_own(
+    run: RunDirectory, job: TrainingJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W&B has the steps after it of the run before, and takes none of them back."""
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    for count in (0, 1):
+        run.write_forks(Forks(count=count, since=0))
+        (tracker,) = trackers(job, run, silent, after=0)
+        tracker.close(complete=True)
+        wandb.teardown()  # as a process that ends
+
+    records = [record for file in run.logs.glob("wandb/offline-run-*/*.wandb") for record in of_wandb(file)]
+    begun = {(record.run.run_id, record.run.display_name) for record in records if record.HasField("run")}
+    assert begun == {(run.run_id(), "small"), (f"{run.run_id()}-fork-1", "small-fork-1")}
 
 
 def test_wandb_without_a_key_is_said(run: RunDirectory, job: TrainingJob, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,9 @@ from shardwise.job.spec import TrainingJob
 from shardwise.protocol.errors import UsageError
 from shardwise.train import background
 from shardwise.train.background import Point, Service
-from shardwise.train.run_directory import RunDirectory
+from shardwise.train.run_directory import Forks, RunDirectory
 from shardwise.train.trackers import trackers
-from shardwise.train.trackio_run import SERVER, SPACE, WRITE_TOKEN, begin
+from shardwise.train.trackio_run import SERVER, SPACE, WRITE_TOKEN, Records, begin
 
 # Takes some steps as one start of a run, an evaluation at each second one; prints what touched a socket or a process.
 TRAIN = """
@@ -123,6 +124,19 @@ def test_a_restart_goes_on_with_the_run(tmp_path: Path) -> None:
     assert len(before) == 6
 
 
+def test_a_fork_that_goes_back_is_a_run_of_its_own(run: RunDirectory) -> None:
+    """What trackio has of the steps after it stays what the run before was."""
+    for attempt, first, loss in ((0, 1, 2.0), (1, 3, 1.0)):
+        (tracker,) = trackers(asked("mine"), replace(run, attempt=attempt), pytest.fail, after=first - 1)
+        for step in (first, first + 1, first + 2):
+            tracker.step(step, {"loss": loss})
+        tracker.close(complete=True)
+        run.write_forks(Forks(count=1, since=2))
+
+    curves = {name: [(record["step"], record["loss"]) for record in curve] for _, name, curve in shown(run.path)}
+    assert curves == {"small": [(1, 2.0), (2, 2.0), (3, 2.0)], "small-fork-1": [(3, 1.0), (4, 1.0), (5, 1.0)]}
+
+
 def test_nothing_listens_connects_or_starts(tmp_path: Path) -> None:
     """A pod's numbers are nobody else's: no socket, no process, no browser, even where a token would tell a name."""
     touched = python(TRAIN, tmp_path, 0, 1, 3, HF_TOKEN="hf_" + "x" * 34)
@@ -141,7 +155,7 @@ def run(tmp_path: Path) -> RunDirectory:
 
 def begun(run: RunDirectory) -> Service:
     """Return the service of one start of a run."""
-    return begin("mine", "small", run)
+    return begin(Records("mine", "small", run.run_id()), run)
 
 
 def points(*steps: int) -> list[Point]:

@@ -162,6 +162,12 @@ def steps(path: Path) -> list[dict[str, Any]]:
     return recorded(path).steps
 
 
+def last_step(path: Path) -> int:
+    """Return the last step that the run has ever taken, also if it has gone back since; 0 before the first."""
+    taken = (line_of_run(record) for record in records(path) if "event" not in record)
+    return max((record["step"] for record in taken if record), default=0)
+
+
 def _drop_partial_line(path: Path) -> None:
     """Cut off what follows the last whole line; of the file, which may be of weeks, only its end is read."""
     with path.open("r+b") as file:

@@ -19,11 +19,12 @@ from shardwise.protocol.orders import Orders
 from shardwise.train.checkpoint import Manifest, Restored, read_manifest, restore, steps
 from shardwise.train.digest import Digester
 from shardwise.train.executables import Executables
+from shardwise.train.metrics import last_step
 from shardwise.train.optimizer import masters_paths
 from shardwise.train.origin import Origin, refuse_other_model
 from shardwise.train.peers import Peers
 from shardwise.train.phases import Phases
-from shardwise.train.run_directory import RunDirectory
+from shardwise.train.run_directory import Forks, RunDirectory
 from shardwise.train.state import Program, State, flat, unflat, without_base
 
 _OPTIMIZER, _MASTERS = "optimizer.", "optimizer.weights."
@@ -190,3 +191,16 @@ def _left_out(run: RunDirectory, restored: Restored | None, identity: Mapping[st
     if restored and same_order(restored.manifest.identity, identity):
         noted |= {*restored.manifest.history.left_out}
     return noted
+
+
+def note_identity(run: RunDirectory, identity: Mapping[str, Any], first_step: int) -> None:
+    """Write the identity of the run that goes on after a step, and before it whether a fork goes back with that.
+
+    What goes on as the run of the last start repeats some of its own steps at most, unless it goes back to before that
+    run. Where a fork goes on from the last step that was taken, none is repeated.
+    """
+    forks = run.read_forks()
+    if first_step < forks.since or recorded_differences(run.read_identity(), identity):
+        goes_back = first_step < last_step(run.metrics)
+        run.write_forks(Forks(count=forks.count + goes_back, since=first_step))
+    run.write_identity(identity)

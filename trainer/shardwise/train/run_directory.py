@@ -7,7 +7,8 @@ which attempt may write.
     DIR/metrics.jsonl     one object per step; other events have a key "event"
     DIR/summary.json      the state of the run, or its result
     DIR/checkpoints/      see shardwise.train.checkpoint
-    DIR/logs/             the identity of the run, its peak FLOP/s, the batches left out; the logs of every attempt
+    DIR/logs/             the identity of the run, its forks, its peak FLOP/s, the batches left out; the logs of
+                          every attempt
     DIR/loss.png          the loss curve
     DIR/profile/          traces of some steps, if the job asks for them (`shardwise.train.profiler`)
     DIR/.run-id           the id by which the folder of checkpoints recognises the run, wherever either is moved
@@ -17,13 +18,14 @@ import json
 import secrets
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from shardwise.job.load import loads_checked
 from shardwise.job.spec import TrainingJob
 from shardwise.protocol.contract import (
+    FORKS,
     IDENTITY,
     JOB_FILE,
     LEFT_OUT,
@@ -41,6 +43,20 @@ from shardwise.protocol.files import replace_file
 from shardwise.protocol.takeover import hold_newest_attempt
 
 Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Forks:
+    """How often a run has gone back by a fork, to steps that it had taken as another run."""
+
+    count: int
+    since: int
+    """The step that it goes on from as the run that it is now."""
+
+    @property
+    def suffix(self) -> str:
+        """What sets names of the run as it is now apart from those of before; nothing before the first such fork."""
+        return f"-fork-{self.count}" if self.count else ""
 
 
 @dataclass(frozen=True)
@@ -123,6 +139,15 @@ class RunDirectory:
     def forget_left_out(self) -> None:
         """Leave out nothing any more; the file stays, since a copy of the directory may keep one that is gone."""
         replace_file(self.logs / LEFT_OUT, json.dumps({"batches": []}) + "\n", durable=True)
+
+    def read_forks(self) -> Forks:
+        """Return how often the run has gone back by a fork."""
+        noted = _read_json(self.logs / FORKS)
+        return Forks(count=int(noted.get("count", 0)), since=int(noted.get("since", 0)))
+
+    def write_forks(self, forks: Forks) -> None:
+        """Write how often the run has gone back by a fork."""
+        replace_file(self.logs / FORKS, json.dumps(asdict(forks)) + "\n", durable=True)
 
     def read_identity(self) -> dict[str, Any]:
         """Return the identity of the run in this directory (`shardwise.job.identity`), or {} before its first start."""

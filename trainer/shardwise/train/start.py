@@ -40,7 +40,7 @@ from shardwise.train.layout import Layout
 from shardwise.train.origin import origin_of
 from shardwise.train.peers import Peers
 from shardwise.train.phases import Phases
-from shardwise.train.resume import Show, first_state, is_fork, left_out_batches, newest_manifest
+from shardwise.train.resume import Show, first_state, is_fork, left_out_batches, newest_manifest, note_identity
 from shardwise.train.run_directory import RunDirectory
 from shardwise.train.state import Program, State, flat, without_base
 from shardwise.train.step import lower_evaluation, lower_step
@@ -166,7 +166,7 @@ def start(job: TrainingJob, run: RunDirectory, phases: Phases, orders: Orders, p
         initial_digest = combine(to_hex(digest(flat(without_base(state))), partial(peers.agree, "initial")))
     left_out = left_out_batches(run, goes_on, own, peers)
     if peers.writes:
-        run.write_identity(own)
+        note_identity(run, own, first_step)
     return Start(
         job=job,
         program=program,

@@ -1,4 +1,8 @@
-"""Metrics for TensorBoard, Weights & Biases, MLflow and trackio, if the job asks for it. The packages are extras."""
+"""Metrics for TensorBoard, Weights & Biases, MLflow and trackio, if the job asks for it. The packages are extras.
+
+TensorBoard drops the steps that a run goes back from. The others cannot, so a fork that goes back is for them a run of
+its own, from the step that it goes on from.
+"""
 
 import importlib.util
 import os
@@ -17,6 +21,7 @@ from shardwise.train.background import ANSWER_SECONDS, Background, Point, Servic
 from shardwise.train.metrics import Tracker
 from shardwise.train.mlflow_run import URI, Mlflow
 from shardwise.train.run_directory import RunDirectory
+from shardwise.train.trackio_run import Records
 
 REFUSED = re.compile(r"returned error 4\d\d")
 """What wandb reports for a wrong key or someone else's project. It retries by itself if that may help."""
@@ -30,18 +35,19 @@ def trackers(job: TrainingJob, run: RunDirectory, show: Callable[[str], None], *
 
     """
     wanted: dict[str, Callable[[], Service]] = {}
-    tracking, name = job.spec.training.tracking, job.metadata.name
+    tracking, forked = job.spec.training.tracking, run.read_forks().suffix
+    name, run_id = job.metadata.name + forked, run.run_id() + forked
     if tracking.tensorboard:
         wanted["TensorBoard"] = _ready(TensorBoard(run.logs / "tensorboard", after))
     if tracking.wandb_project is not None:
-        wanted["Weights & Biases"] = _ready(WeightsAndBiases(tracking.wandb_project, name, run, show))
+        wanted["Weights & Biases"] = _ready(WeightsAndBiases(tracking.wandb_project, name, run_id, run.logs, show))
     if tracking.mlflow_experiment is not None:
         _check_mlflow(tracking.mlflow_experiment)
-        wanted["MLflow"] = partial(Mlflow, tracking.mlflow_experiment, name, run.run_id())
+        wanted["MLflow"] = partial(Mlflow, tracking.mlflow_experiment, name, run_id)
     if (project := tracking.trackio_project) is not None:
         if importlib.util.find_spec("trackio") is None:
             raise UsageError(_missing("trackioProject", "trackio"))
-        wanted["trackio"] = partial(trackio_run.begin, project, name, run)
+        wanted["trackio"] = partial(trackio_run.begin, Records(project, name, run_id), run)
     return [Background(name, begin, show) for name, begin in wanted.items()]
 
 
@@ -89,8 +95,8 @@ class WeightsAndBiases:
     sends them later. If it refuses, the run ends before it trains.
     """
 
-    def __init__(self, project: str, name: str, run: RunDirectory, show: Callable[[str], None]) -> None:
-        """Start the Weights & Biases run of this directory, or continue it."""
+    def __init__(self, project: str, name: str, run_id: str, logs: Path, show: Callable[[str], None]) -> None:
+        """Start the Weights & Biases run of this id, or continue it."""
         try:
             import wandb  # noqa: PLC0415  an extra
         except ImportError as error:
@@ -99,9 +105,9 @@ class WeightsAndBiases:
             wandb.init,
             project=project,
             name=name,
-            id=run.run_id(),
+            id=run_id,
             resume="allow",
-            dir=str(run.logs),
+            dir=str(logs),
             settings=wandb.Settings(console="off", silent=True, init_timeout=ANSWER_SECONDS),
         )
         try:
@@ -119,7 +125,7 @@ class WeightsAndBiases:
                 ) from error
             wandb.teardown()  # its service process still holds the run's id
             self._run = begin(mode="offline")
-            show(f"Weights & Biases does not answer ({why}): the numbers wait in {run.logs / 'wandb'} for `wandb sync`")
+            show(f"Weights & Biases does not answer ({why}): the numbers wait in {logs / 'wandb'} for `wandb sync`")
 
     def send(self, points: Sequence[Point]) -> None:
         """Hand the numbers of some steps to W&B's own process."""

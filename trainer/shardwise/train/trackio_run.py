@@ -30,26 +30,6 @@ _MOST_REMEMBERED = 1000  # appends
 _PASSING_REPLIES = (408, 425, 429)
 
 
-def begin(project: str, name: str, run: RunDirectory) -> Service:
-    """Return what takes the numbers of one start of a run: the server that the environment names, or the run's logs.
-
-    Raises:
-        UsageError: trackio does not take the project's name, or the server refuses.
-        ConnectionError, ValueError, httpx.HTTPError: the server does not answer.
-
-    """
-    from trackio.sqlite_storage import SQLiteStorage  # noqa: PLC0415  an extra, and it takes seconds
-
-    try:
-        SQLiteStorage.validate_project_name(project)
-    except ValueError as error:
-        raise UsageError(f"tracking.trackioProject: {error}") from error
-    records = Records(project, name, run.run_id())
-    if os.environ.get(SPACE) or os.environ.get(SERVER):
-        return TrackioServer(records)
-    return TrackioInbox(records, run.logs, run.attempt)
-
-
 @dataclass(frozen=True)
 class Records:
     """Points as trackio's records, of one run of a project."""
@@ -75,6 +55,25 @@ class Records:
             "timestamp": datetime.fromtimestamp(point.at, UTC).isoformat(),
             "log_id": f"{self.run_id}-{point.step}-{first}",
         }
+
+
+def begin(records: Records, run: RunDirectory) -> Service:
+    """Return what takes the numbers of one start of a run: the server that the environment names, or the run's logs.
+
+    Raises:
+        UsageError: trackio does not take the project's name, or the server refuses.
+        ConnectionError, ValueError, httpx.HTTPError: the server does not answer.
+
+    """
+    from trackio.sqlite_storage import SQLiteStorage  # noqa: PLC0415  an extra, and it takes seconds
+
+    try:
+        SQLiteStorage.validate_project_name(records.project)
+    except ValueError as error:
+        raise UsageError(f"tracking.trackioProject: {error}") from error
+    if os.environ.get(SPACE) or os.environ.get(SERVER):
+        return TrackioServer(records)
+    return TrackioInbox(records, run.logs, run.attempt)
 
 
 class TrackioInbox:

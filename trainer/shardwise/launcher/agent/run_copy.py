@@ -26,6 +26,7 @@ from shardwise.bucket.folder import Found, description, open_folder, remove_belo
 from shardwise.launcher.agent.copied_files import names_in
 from shardwise.protocol.contract import (
     EVENTS,
+    FORKS,
     IDENTITY,
     JOB_FILE,
     LEADER_ADDRESS,
@@ -43,7 +44,7 @@ from shardwise.protocol.takeover import ATTEMPT_FILE
 
 LEADER = (f"{LOGS}/{LEADER_ADDRESS}", f"{LOGS}/{LEADER_RECORD}")
 KEPT = (
-    *(f"{LOGS}/{name}" for name in (LEADER_ADDRESS, EVENTS, IDENTITY, LEFT_OUT, PEAK)),
+    *(f"{LOGS}/{name}" for name in (LEADER_ADDRESS, EVENTS, FORKS, IDENTITY, LEFT_OUT, PEAK)),
     *(ATTEMPT_FILE, JOB_FILE, METRICS, RUN_ID, SUMMARY),
     # Last: an attempt that a host 0 has counted, but whose record is refused, gets no orders from it.
     f"{LOGS}/{LEADER_RECORD}",
