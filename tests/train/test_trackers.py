@@ -1,11 +1,12 @@
 """Trackers: what TensorBoard and Weights & Biases are given, and what is said where they cannot be."""
 
 import builtins
+import resource
 import struct
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from types import ModuleType
 from typing import Any
 
@@ -19,10 +20,12 @@ from shardwise.job.load import loads
 from shardwise.job.resolve import resolve
 from shardwise.job.spec import TrainingJob
 from shardwise.protocol.errors import UsageError
+from shardwise.train import background
 from shardwise.train import trackers as module
 from shardwise.train.background import Point
 from shardwise.train.run_directory import Forks, RunDirectory
-from shardwise.train.trackers import TensorBoard, trackers
+from shardwise.train.tensorboard_run import TensorBoard
+from shardwise.train.trackers import trackers
 
 
 @pytest.fixture
@@ -38,6 +41,13 @@ def job() -> Iterator[TrainingJob]:
     """Return a job that asks for Weights & Biases, which is left as in a new process."""
     yield resolve(loads(SMALL, ["training.tracking.wandbProject=mine"]))
     wandb.teardown()
+
+
+def curve(folder: Path) -> list[tuple[int, float]]:
+    """Return the losses that TensorBoard finds in a folder of event files, each with its step."""
+    read = EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    read.Reload()
+    return [(each.step, round(each.value, 1)) for each in read.Scalars("loss")]
 
 
 def silent(words: str) -> None:
@@ -63,14 +73,67 @@ def test_tensorboard_has_each_step_once_after_a_restart(tmp_path: Path, monkeypa
         for step in range(first, end):
             board.send([Point(step, {"loss": step + attempt / 10}, 1000.0 * attempt + step)])
         board.close(complete=attempt == 2)
-    read = EventAccumulator(str(tmp_path))
-    read.Reload()
 
-    assert [(each.step, round(each.value, 1)) for each in read.Scalars("loss")] == [
+    assert curve(tmp_path) == [
         *((step, step) for step in range(1, 5)),
         *((step, step + 0.1) for step in range(5, 7)),
         *((step, step + 0.2) for step in range(7, 12)),
     ]
+
+
+@pytest.mark.parametrize("room", [0, 10])
+def test_a_disk_that_was_full_for_a_while_takes_no_step_from_tensorboard(tmp_path: Path, room: int) -> None:
+    """The call fails, its steps come again, and nothing that was cut off ends the curve."""
+    board = TensorBoard(tmp_path, 0)
+    board.send([Point(step, {"loss": step}, 0.0) for step in (1, 2)])
+    (file,) = tmp_path.iterdir()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file.stat().st_size + room, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            board.send([Point(3, {"loss": 3}, 0.0)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    board.send([Point(step, {"loss": step}, 0.0) for step in (3, 4)])
+    board.close(complete=True)
+
+    assert curve(tmp_path) == [(step, step) for step in range(1, 5)]
+
+
+def test_a_disk_that_was_full_is_said_once(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run goes on meanwhile, and TensorBoard has all of it in the end."""
+    monkeypatch.setattr(background, "_FIRST_PAUSE_SECONDS", 0.001)
+    said, warned = list[str](), Event()
+
+    def say(words: str) -> None:
+        said.append(words)
+        warned.set()
+
+    (tracker,) = trackers(resolve(loads(SMALL, ["training.tracking.tensorboard=true"])), run, say, after=0)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
+    try:
+        for step in range(1, 500):
+            tracker.step(step, {"loss": step})
+        assert warned.wait(20)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    tracker.close(complete=True)
+
+    assert len(said) == 1
+    assert said[0].startswith("TensorBoard does not take the numbers ([Errno 27] File too large")
+    assert curve(run.logs / "tensorboard") == [(step, step) for step in range(1, 500)]
+
+
+def test_event_files_that_somebody_removes_end_no_curve(tmp_path: Path) -> None:
+    """Who clears the folder of a run that goes on sees what comes from then on."""
+    board = TensorBoard(tmp_path, 0)
+    board.send([Point(step, {"loss": step}, 0.0) for step in (1, 2)])
+    (file,) = tmp_path.iterdir()
+    file.unlink()
+    board.send([Point(3, {"loss": 3}, 0.0)])
+
+    assert curve(tmp_path) == [(3, 3)]
 
 
 def test_nothing_is_tracked_unasked(run: RunDirectory) -> None:

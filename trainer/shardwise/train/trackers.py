@@ -21,6 +21,7 @@ from shardwise.train.background import ANSWER_SECONDS, Background, Point, Servic
 from shardwise.train.metrics import Tracker
 from shardwise.train.mlflow_run import URI, Mlflow
 from shardwise.train.run_directory import RunDirectory
+from shardwise.train.tensorboard_run import TensorBoard
 from shardwise.train.trackio_run import Records
 
 REFUSED = re.compile(r"returned error 4\d\d")
@@ -38,6 +39,8 @@ def trackers(job: TrainingJob, run: RunDirectory, show: Callable[[str], None], *
     tracking, forked = job.spec.training.tracking, run.read_forks().suffix
     name, run_id = job.metadata.name + forked, run.run_id() + forked
     if tracking.tensorboard:
+        if importlib.util.find_spec("tensorboardX") is None:
+            raise UsageError(_missing("tensorboard", "tensorboard"))
         wanted["TensorBoard"] = _ready(TensorBoard(run.logs / "tensorboard", after))
     if tracking.wandb_project is not None:
         wanted["Weights & Biases"] = _ready(WeightsAndBiases(tracking.wandb_project, name, run_id, run.logs, show))
@@ -64,28 +67,6 @@ def _check_mlflow(experiment: str) -> None:
             f"tracking.mlflowExperiment {experiment!r}: {URI} is not set. Set it to the address of your MLflow server, "
             "such as http://mlflow.example:5000 (in pods by env or envFrom of the container agent)"
         )
-
-
-class TensorBoard:
-    """Scalars in TensorBoard event files. A step that is repeated after a restart appears once."""
-
-    def __init__(self, folder: Path, after: int) -> None:
-        """Open a new event file in the folder; later events of older files (steps > `after`) are dropped."""
-        try:
-            from tensorboardX import SummaryWriter  # noqa: PLC0415  an extra
-        except ImportError as error:
-            raise UsageError(_missing("tensorboard", "tensorboard")) from error
-        self._writer = SummaryWriter(str(folder), purge_step=after + 1)
-
-    def send(self, points: Sequence[Point]) -> None:
-        """Write the numbers of some steps."""
-        for step, values, at in points:
-            for name, value in values.items():
-                self._writer.add_scalar(name, value, step, walltime=at)
-
-    def close(self, *, complete: bool) -> None:  # noqa: ARG002  files have no state
-        """Write what is buffered."""
-        self._writer.close()
 
 
 class WeightsAndBiases:
