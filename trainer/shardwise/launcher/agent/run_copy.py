@@ -218,8 +218,7 @@ class RunCopy:
         except ValueError as error:
             if "OUT_OF_RANGE" not in str(error):
                 raise
-            found = self._read(METRICS)  # it is shorter
-            return bytes(found.value)
+            return bytes(self._read(METRICS).value)  # it is shorter
         return bytes(found.value).partition(b"\n")[2]
 
     def _place(self, name: str, content: bytes) -> None:
