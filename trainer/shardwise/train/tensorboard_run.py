@@ -4,6 +4,7 @@ Of it the messages and the checksum are taken, and not its writer: that one has 
 ends with a traceback, and with it all numbers from then on. Here numbers are in the file once `send` returns.
 """
 
+import os
 import socket
 import struct
 import time
@@ -19,7 +20,7 @@ class TensorBoard:
 
     def __init__(self, folder: Path, after: int) -> None:
         """Choose the file, whose name orders it behind older ones: of those, steps > `after` are dropped."""
-        self._file = folder / f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}"
+        self._file = folder / f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}"
         self._after, self._size = after, 0
 
     def send(self, points: Sequence[Point]) -> None:
