@@ -6,11 +6,12 @@ the same to an API server. Anchors, aliases, tags and further documents are refu
 """
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -45,18 +46,26 @@ _MAX_EXACT = 2**53
 _Place = Callable[[Any], str]
 
 
+class Written(NamedTuple):
+    """Where a value was written, and, of one that messages would quote otherwise, how: 1.10 is the number 1.1."""
+
+    where: str
+    text: str = ""
+    quoted: str = ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """Plain data (dict, list, str, int, float, bool, None) and, by path, where each value was written."""
+    """Plain data (dict, list, str, int, float, bool, None) and, by path, how each value was written."""
 
     data: dict[str, Any]
-    places: Mapping[Path, str]
+    places: Mapping[Path, Written]
 
     def where(self, path: Path) -> str:
         """Return where the value at `path`, or else the closest group around it, was written."""
         while path and path not in self.places:
             path = path[:-1]
-        return self.places.get(path, "")
+        return self.places.get(path, Written("")).where
 
 
 class _Loader(yaml.CSafeLoader):
@@ -94,7 +103,7 @@ def parse_document(text: str, *, source: str, limit: int = MAX_BYTES) -> Documen
     """Read `text`; `source` is the file's name in messages."""
     if len(text) > limit:
         raise _refusal(source, f"at most {limit} characters", given=f"{len(text)} characters")
-    places: dict[Path, str] = {}
+    places: dict[Path, Written] = {}
     data = _read(text, source, (), places, lines=True)
     if not isinstance(data, dict):
         raise _refusal(
@@ -103,9 +112,9 @@ def parse_document(text: str, *, source: str, limit: int = MAX_BYTES) -> Documen
     return Document(data=data, places=places)
 
 
-def parse_value(text: str, *, place: str, path: Path) -> tuple[Any, dict[Path, str]]:
-    """Read the value of an override at `path`; also return the place of each value in it, which is always `place`."""
-    places: dict[Path, str] = {}
+def parse_value(text: str, *, place: str, path: Path) -> tuple[Any, dict[Path, Written]]:
+    """Read the value of an override at `path`; also return how each value in it was written, always at `place`."""
+    places: dict[Path, Written] = {}
     return _read(text, place, path, places, lines=False), places
 
 
@@ -134,15 +143,20 @@ def wrong(path: str, value: object, expected: str, hint: str = "") -> Problem:
 
 
 def located(problem: Problem, document: Document) -> Problem:
-    """Return `problem` with the place in `document` of what it is about."""
-    return replace(problem, where=document.where(undotted(problem.path)))
+    """Return `problem` with the place in `document` of what it is about, and the value quoted as it was written."""
+    path = undotted(problem.path)
+    problem = replace(problem, where=document.where(path))
+    _, text, quoted = document.places.get(path, Written(""))
+    if not text or problem.given != quoted:
+        return problem
+    return replace(problem, given=text, hint=problem.hint.replace(f'("{quoted}")', f'("{text}")'))
 
 
 def _refusal(where: str, expected: str, *, given: str = "", path: Path = (), hint: str = "") -> JobError:
     return JobError([Problem(path=dotted(path), where=where, given=given, expected=expected, hint=hint)])
 
 
-def _read(text: str, source: str, path: Path, places: dict[Path, str], *, lines: bool) -> Any:
+def _read(text: str, source: str, path: Path, places: dict[Path, Written], *, lines: bool) -> Any:
     def place(mark: Any) -> str:
         return f"{source}:{mark.line + 1}" if lines else source
 
@@ -175,17 +189,23 @@ def _unsupported(text: str) -> Iterator[tuple[Any, str]]:
             yield event.start_mark, "values without tags (!)"
 
 
-def _value(node: yaml.Node, path: Path, place: _Place, places: dict[Path, str]) -> Any:
-    places[path] = place(node.start_mark)
+def _value(node: yaml.Node, path: Path, place: _Place, places: dict[Path, Written]) -> Any:
+    where = place(node.start_mark)
+    places[path] = Written(where)
     if isinstance(node, yaml.MappingNode):
         return _mapping(node, path, place, places)
     if isinstance(node, yaml.SequenceNode):
         return [_value(item, (*path, index), place, places) for index, item in enumerate(node.value)]
     assert isinstance(node, yaml.ScalarNode)
-    return node.value if node.style else _scalar(node.value, path, places[path])
+    if node.style:
+        return node.value
+    value = _scalar(node.value, path, where)
+    if isinstance(value, int | float) and math.isfinite(value) and shown(value) != node.value:
+        places[path] = Written(where, node.value, shown(value))
+    return value
 
 
-def _mapping(node: yaml.MappingNode, path: Path, place: _Place, places: dict[Path, str]) -> dict[str, Any]:
+def _mapping(node: yaml.MappingNode, path: Path, place: _Place, places: dict[Path, Written]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for key_node, value_node in node.value:
         where = place(key_node.start_mark)
@@ -193,11 +213,11 @@ def _mapping(node: yaml.MappingNode, path: Path, place: _Place, places: dict[Pat
         if not isinstance(key, str):
             raise _refusal(where, "keys that are text", given=f"the key {shown(key)}", path=path, hint="quote it")
         if key in result:
-            first = places[(*path, key)]
+            first = places[(*path, key)].where
             raise _refusal(where, f"each key once (first at {first})", given=f'"{key}" again', path=(*path, key))
         result[key] = _value(value_node, (*path, key), place, places)
         # A value may begin on the line after its key; the key is what one looks for.
-        places[(*path, key)] = where
+        places[(*path, key)] = places[(*path, key)]._replace(where=where)
     return result
 
 

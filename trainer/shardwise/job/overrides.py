@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from shardwise.job.document import MAX_DEPTH, Document, parse_value, shown
+from shardwise.job.document import MAX_DEPTH, Document, Written, parse_value, shown
 from shardwise.job.fields import Path, dotted, named_fields, undotted
 from shardwise.job.spec import TrainingJob
 from shardwise.protocol.errors import JobError, Problem
@@ -41,8 +41,8 @@ def _apply(document: Document, override: str) -> Document:
     if len(path) > MAX_DEPTH:
         raise _wrong_step(path[:3], place, f"a path of at most {MAX_DEPTH} parts")
     value, places = parse_value(text, place=place, path=path)
-    kept = {known: where for known, where in document.places.items() if known[: len(path)] != path}
-    around = {path[:depth]: place for depth in range(1, len(path) + 1)}
+    kept = {known: written for known, written in document.places.items() if known[: len(path)] != path}
+    around = {path[:depth]: Written(place) for depth in range(1, len(path) + 1)}
     return replace(document, data=_set(document.data, path, 0, value, place), places={**around, **kept, **places})
 
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticUndefined
 
-from shardwise.job.document import Document, shown
+from shardwise.job.document import Document, located, shown
 from shardwise.job.fields import ITEM, Path, dotted, kind_at, leaves, named_fields, takes_null
 from shardwise.job.spec import TrainingJob
 from shardwise.job.spec.pod import MOVED
@@ -177,4 +177,4 @@ def _elsewhere(reading: _Reading, key: str) -> str:
 
 
 def _found(reading: _Reading, path: Path, *, given: str, expected: str, hint: str = "") -> Problem:
-    return Problem(path=dotted(path), where=reading.document.where(path), given=given, expected=expected, hint=hint)
+    return located(Problem(path=dotted(path), given=given, expected=expected, hint=hint), reading.document)
