@@ -9,6 +9,7 @@ QUICKSTART = Path(__file__).parent / "golden" / "quickstart.yaml"
 IN_CLUSTER = Path(__file__).parent / "golden" / "in-cluster.yaml"  # the same with a pod section
 
 REST = "steps: 9, data: {train: [{name: a, paths: [b]}]}, batch: {sequences: 16}, optimizer: {learningRate: 1}"
+HALF = "precision: {compute: bfloat16}"
 WSD = "training.optimizer.schedule={kind: warmup-stable-decay"
 
 # One override that is wrong by itself, the path that the message names, and fragments of the rest.
@@ -290,6 +291,36 @@ RULES = [
         f"training={{model: {{preset: gptj-6b, attention: cudnn}}, precision: {{compute: bfloat16}}, {REST}}}",
         "spec.training.model.heads",
         ["given 16, which makes heads of 256 values", "a multiple of 8 up to 128 values with attention: cudnn"],
+    ),
+    (
+        f"training={{model: {{preset: tiny, attention: cudnn}}, mesh: {{context: 2}}, {HALF}, {REST}}}",
+        "spec.training.mesh.context",
+        ["given 2", "1 with attention: cudnn", "attention: auto"],
+    ),
+    (
+        f"training={{model: {{preset: tiny, attention: cudnn, attentionSoftcap: 30}}, {HALF}, {REST}}}",
+        "spec.training.model.attentionSoftcap",
+        ["given 30.0", "none with attention: cudnn", "attention: auto"],
+    ),
+    (
+        f"training={{model: {{preset: gemma2-2b, headSize: 128, attention: cudnn}}, {HALF}, {REST}}}",
+        "spec.training.model.attentionSoftcap",
+        ["given 50.0", "none with attention: cudnn", "attention: auto"],
+    ),
+    (
+        f"training={{model: {{preset: tiny, seqLen: 256, attention: splash}}, mesh: {{context: 2}}, {REST}}}",
+        "spec.training.model.seqLen",
+        ["given 256", "a multiple of 512 with attention: splash and context 2", "attention: auto"],
+    ),
+    (
+        f"training={{model: {{preset: gptj-6b, heads: 256}}, {REST}}}",
+        "spec.training.model.rotaryDim",
+        ["given 64", "an even number up to the head size 16"],
+    ),
+    (
+        f"training={{model: {{preset: pythia-410m, headSize: 8, position: rotary}}, {REST}}}",
+        "spec.training.model.rotaryDim",
+        ["given 16", "an even number up to the head size 8"],
     ),
     (
         "training.xlaFlags=[--xla_force_host_platform_device_count=8]",

@@ -5,6 +5,7 @@ What depends on the devices is in `policy.py`.
 
 from functools import partial
 
+from shardwise.job.kernels import SPLASH_POSITIONS
 from shardwise.job.presets import BYTE_VOCAB_SIZE, PRESETS, VOCAB_MULTIPLE
 from shardwise_operator.api.cel import Rule, has_size, listed, of_preset, preset_or
 
@@ -81,6 +82,18 @@ MESH_RULES: tuple[Rule, ...] = (
         holds=f"{_CONTEXT} == 1 || !{has_size('self.model', 'seqLen')} || {_POSITIONS} % (2 * {_CONTEXT}) == 0",
         message="expected a context of which twice as many divide seqLen",
         field=".mesh.context",
+    ),
+    _of_training(
+        holds=f"self.model.?attention.orValue('auto') != 'cudnn' || {_CONTEXT} == 1",
+        message="expected 1 with attention: cudnn, which takes whole sequences; or set attention: auto",
+        field=".mesh.context",
+    ),
+    _of_training(
+        holds=f"self.model.?attention.orValue('auto') != 'splash' || {_CONTEXT} == 1 "
+        f"|| !{has_size('self.model', 'seqLen')} || {_POSITIONS} % ({2 * SPLASH_POSITIONS} * {_CONTEXT}) == 0",
+        message=f"expected a multiple of {2 * SPLASH_POSITIONS} times mesh.context with attention: splash; "
+        "or set attention: auto",
+        field=".model.seqLen",
     ),
     _of_training(
         holds=f"self.batch.?microbatches.orValue(1) % {_PIPELINE} == 0",

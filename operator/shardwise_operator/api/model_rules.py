@@ -21,6 +21,7 @@ _HAS_WINDOW = f"has(self.slidingWindow) || self.?preset.orValue('') in {_WINDOWE
 _TURNED = quoted(
     preset for preset, fields in PRESETS.items() if fields.get("position") == "rotary" and "rotary_dim" not in fields
 )
+_TURNED_VALUES = preset_or("self", "rotary_dim", "rotaryDim", "0")
 _TURNED_IN_PART = quoted(preset for preset, fields in PRESETS.items() if "rotary_dim" in fields)
 _IS_ROTARY = (
     f"has(self.position) ? self.position == 'rotary' && !(self.?preset.orValue('') in {_TURNED_IN_PART}) : "
@@ -28,6 +29,8 @@ _IS_ROTARY = (
 )
 _GATED = quoted(preset for preset, fields in PRESETS.items() if fields["activation"] in ("swiglu", "geglu"))
 _UNBIASED = quoted(preset for preset, fields in PRESETS.items() if not fields["mlp_bias"])
+
+_CAPPED = quoted(preset for preset, fields in PRESETS.items() if "attention_softcap" in fields)
 
 _SIZED = quoted(preset for preset, fields in PRESETS.items() if "head_size" in fields)
 _SIZED_HEADS = f"has(self.headSize) || self.?preset.orValue('') in {_SIZED}"
@@ -111,7 +114,8 @@ MODEL_RULES: tuple[Rule, ...] = (
         field=".betaFast",
     ),
     _of_model(
-        holds=f"!has(self.rotaryDim) || !{_KNOWN} || (self.rotaryDim % 2 == 0 && self.rotaryDim <= {_HEAD})",
+        holds=f"self.?position.orValue('rotary') == 'learned' || !{_KNOWN} "
+        f"|| ({_TURNED_VALUES} % 2 == 0 && {_TURNED_VALUES} <= {_HEAD})",
         message="expected an even number up to the head size (headSize, or embed / heads)",
         field=".rotaryDim",
     ),
@@ -124,6 +128,12 @@ MODEL_RULES: tuple[Rule, ...] = (
         f"|| {_POSITIONS} % {SPLASH_POSITIONS} == 0",
         message=f"expected a multiple of {SPLASH_POSITIONS} with attention: splash; or set attention: auto",
         field=".seqLen",
+    ),
+    _of_model(
+        holds="self.?attention.orValue('auto') != 'cudnn' "
+        f"|| !(has(self.attentionSoftcap) || self.?preset.orValue('') in {_CAPPED})",
+        message="expected none with attention: cudnn; or set attention: auto",
+        field=".attentionSoftcap",
     ),
     _of_model(
         holds=f"self.?attention.orValue('auto') != 'cudnn' || !{_KNOWN} "

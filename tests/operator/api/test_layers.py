@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.cluster.client import Client, RefusedError
-from tests.job.wrong_files import FIELDS, PODS, RULES
+from tests.job.wrong_files import FIELDS, PODS, REST, RULES
 from tests.operator.api.jobs import create, job
 
 from shardwise.job.accelerators import BUILT_IN
@@ -33,6 +33,7 @@ Written by `tests/operator/api/test_layers.py`; the files are in `tests/job/wron
 | condition | the operator, which checks every job with the models of `shardwise check`: it fails with reason Invalid |
 
 """
+CLASSES = {name: as_data(accelerator) for name, accelerator in BUILT_IN.items()}
 LAYERS = ("reader", "kubectl", "schema", "CEL", "policy", "condition")
 
 # Kubernetes' own words for what a schema refuses; the rules' messages have none of them.
@@ -68,7 +69,7 @@ def layer(client: Client, override: str) -> tuple[str, str]:
     except RefusedError as refusal:
         return _of(str(refusal))
     with pytest.raises(JobError) as refused:
-        take_snapshot(manifest, {name: as_data(accelerator) for name, accelerator in BUILT_IN.items()}, image="trainer")
+        take_snapshot(manifest, CLASSES, image="trainer")
     return "condition", str(refused.value.problems[0])
 
 
@@ -102,6 +103,28 @@ def test_every_wrong_job_is_refused_by_a_layer(shardwise_api: Client) -> None:
 def test_a_preset_fills_what_is_left_out_of_its_experts(shardwise_api: Client, fields: str) -> None:
     """The API server takes what the models take."""
     create(shardwise_api, job(f"training.model={{preset: mixtral-8x7b, experts: {{{fields}}}}}"))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        "model: {preset: tiny, seqLen: 512, attention: splash}, mesh: {context: 2}",
+        "model: {preset: tiny, seqLen: 128, attention: splash}, mesh: {context: 1}",
+        "model: {preset: tiny, attention: blockwise, attentionSoftcap: 30}, mesh: {context: 2}",
+        "model: {preset: gemma3-1b, headSize: 128, attention: cudnn}, precision: {compute: bfloat16}",
+        "model: {preset: gptj-6b, heads: 256, position: learned}",
+        "model: {preset: gptj-6b, heads: 256, rotaryDim: 16}",
+        "model: {preset: gptj-6b, heads: 64}",
+        "model: {preset: pythia-410m, headSize: 17}",
+    ],
+)
+def test_what_a_kernel_and_a_preset_take_is_no_break_of_a_rule(shardwise_api: Client, changes: str) -> None:
+    """The rules on kernels and on turned values go no further than the models do."""
+    accelerator = "tpu-v5p, topology: 2x2x1" if "splash" in changes else "gke-gpu-h100, topology: 1x8"
+    manifest = job(f"hardware={{accelerator: {accelerator}}}", f"training={{{changes}, {REST}}}")
+    take_snapshot(manifest, CLASSES, image="trainer")
+
+    create(shardwise_api, manifest)
 
 
 def shortened(text: str, most: int) -> str:
