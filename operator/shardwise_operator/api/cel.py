@@ -54,6 +54,11 @@ def has_size(model: str, *aliases: str) -> str:
     return f"(has({model}.preset) || ({' && '.join(f'has({model}.{alias})' for alias in aliases)}))"
 
 
+def goes_up(path: str) -> str:
+    """Return whether a part of a path is `..`; a name that only has two dots in it is one like any other."""
+    return f"('/' + {path} + '/').contains('/../')"
+
+
 def flag_rules(at: str, flags: str, *, unless: str = "", field: str = "") -> Iterator[Rule]:
     """Yield the rules of a list of XLA's options: each once, and none that is refused, whatever their values."""
     once = f"{flags}.all(flag, {flags}.exists_one(other, other.split('=')[0] == flag.split('=')[0]))"

@@ -7,7 +7,7 @@ from functools import partial
 
 from shardwise.job.rules.pod import CONTAINERS, OWN_MARKS, OWN_MOUNTS, OWN_VOLUMES, REFUSED
 from shardwise.protocol.pods import AGENT, OWN_VARIABLE_PREFIXES
-from shardwise_operator.api.cel import Rule, quoted
+from shardwise_operator.api.cel import Rule, goes_up, quoted
 
 _TEMPLATE = "spec.pod.template"
 _BELOW = "({path} == m.mountPath || {path}.startsWith(m.mountPath + '/'))"
@@ -23,7 +23,7 @@ def _is_shared(pod: str, path: str) -> str:
     volume = f"{spec}.volumes.exists(v, v.name == m.name && {_SHARED})"
     return (
         f"(has({pod}.template) && has({spec}) && has({spec}.volumes) && has({spec}.containers) && "
-        f"!{path}.contains('..') && {spec}.containers.exists(c, c.name == '{AGENT}' && has(c.volumeMounts) && "
+        f"!{goes_up(path)} && {spec}.containers.exists(c, c.name == '{AGENT}' && has(c.volumeMounts) && "
         f"c.volumeMounts.exists(m, {below} && !m.?readOnly.orValue(false) && {volume})))"
     )
 
@@ -134,8 +134,8 @@ POD_RULES = (
     _of_container(
         holds=f"self.name != '{AGENT}' || !has(self.volumeMounts) || self.volumeMounts.all(m, "
         f"!{quoted(OWN_MOUNTS)}.exists(own, m.mountPath == own || m.mountPath.startsWith(own + '/') "
-        "|| own.startsWith(m.mountPath + '/')) && !m.mountPath.contains('..'))",
-        message=f"expected folders apart from {', '.join(OWN_MOUNTS)}",
+        f"|| own.startsWith(m.mountPath + '/')) && !{goes_up('m.mountPath')})",
+        message=f"expected folders apart from {', '.join(OWN_MOUNTS)}, without '..'",
         field=".volumeMounts",
     ),
 )

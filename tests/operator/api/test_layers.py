@@ -34,6 +34,7 @@ Written by `tests/operator/api/test_layers.py`; the files are in `tests/job/wron
 
 """
 CLASSES = {name: as_data(accelerator) for name, accelerator in BUILT_IN.items()}
+MOUNTS = "pod.template.spec.containers.0.volumeMounts"
 LAYERS = ("reader", "kubectl", "schema", "CEL", "policy", "condition")
 
 # Kubernetes' own words for what a schema refuses; the rules' messages have none of them.
@@ -125,6 +126,32 @@ def test_what_a_kernel_and_a_preset_take_is_no_break_of_a_rule(shardwise_api: Cl
     take_snapshot(manifest, CLASSES, image="trainer")
 
     create(shardwise_api, manifest)
+
+
+@pytest.mark.parametrize("name", ["a..b", "..a", "a..", "..."])
+def test_two_dots_in_a_name_are_no_way_up(shardwise_api: Client, name: str) -> None:
+    """A path is refused for a part that is `..`, as by the models, and not for a name that has it."""
+    manifest = job(
+        f"pod.directory=/runs/{name}",
+        f"training.checkpoint.path=/runs/{name}/checkpoints",
+        f"training.data.store=/runs/{name}",
+        f"{MOUNTS}.1={{name: runs, mountPath: /{name}}}",
+    )
+    take_snapshot(manifest, CLASSES, image="trainer")
+
+    create(shardwise_api, manifest)
+
+
+@pytest.mark.parametrize("path", ["/runs/..", "/runs/../runs/a", "/../runs/a", "/runs/a..b/../../.."])
+@pytest.mark.parametrize("field", ["pod.directory", "training.checkpoint.path", "training.data.store", MOUNTS])
+def test_a_part_of_two_dots_is_refused_anywhere(shardwise_api: Client, field: str, path: str) -> None:
+    """Below the mount or not, first or last."""
+    manifest = job(f"{MOUNTS}.1={{name: runs, mountPath: {path}}}" if field == MOUNTS else f"{field}={path}")
+    with pytest.raises(JobError):
+        take_snapshot(manifest, CLASSES, image="trainer")
+
+    with pytest.raises(RefusedError, match=r"expected .*folder"):
+        create(shardwise_api, manifest)
 
 
 def shortened(text: str, most: int) -> str:
