@@ -21,6 +21,7 @@ from shardwise.train.metrics import records
 from shardwise.train.origin import Origin, origin_below, refuse_other_model
 
 LEVEL = "training.optimizer.schedule={kind: warmup-stable-decay, decaySteps: 2, finalRatio: 0}"
+HALF = "training.precision={params: bfloat16, compute: bfloat16}"
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +114,7 @@ def test_weights_of_float32_begin_a_run_in_bfloat16(begun: tuple[Path, list[str]
     else:
         folder(tmp_path, directory.name)
         words = [*words, f"training.startFrom.path={trunk}"]
-    words = [*words, "training.precision={params: bfloat16, compute: bfloat16}", "training.steps=7"]
+    words = [*words, HALF, "training.steps=7"]
     words += ["training.optimizer.groups=[{match: '*', rateFactor: 0}]"]  # nothing moves
 
     assert run_here(directory, *words, fork=fork) == ExitCode.OK
@@ -123,6 +124,51 @@ def test_weights_of_float32_begin_a_run_in_bfloat16(begun: tuple[Path, list[str]
     assert all(np.array_equal(x, held[path].astype(jnp.bfloat16)) for path, x in rounded.items())
     for path, x in load_numpy(str(directory / "checkpoints"), 7, "optimizer.weights."):
         assert np.array_equal(x, held[path.replace("optimizer.weights.", "params.")]), path
+
+
+@pytest.fixture(scope="module")
+def half(begun: tuple[Path, list[str]]) -> tuple[Path, list[str]]:
+    """The run of the same job with bfloat16 parameters, in `half`, and the words of the job."""
+    tmp_path, words = begun
+    assert run_here(folder(tmp_path, "half"), *words, HALF) == ExitCode.OK
+    return tmp_path, words
+
+
+@pytest.mark.parametrize("fork", [False, True])
+def test_weights_of_bfloat16_begin_a_run_in_float32(half: tuple[Path, list[str]], *, fork: bool) -> None:
+    """By startFrom or as a fork: the parameters are what the optimizer had added its updates to."""
+    tmp_path, words = half
+    begin, directory = tmp_path / "half", tmp_path / f"widened-{fork}"
+    if fork:
+        shutil.copytree(begin, directory)
+    else:
+        folder(tmp_path, directory.name)
+        words = [*words, f"training.startFrom.path={begin}"]
+    words = [*words, "training.precision.compute=bfloat16", "training.steps=7"]
+    words += ["training.optimizer.groups=[{match: '*', rateFactor: 0}]"]  # nothing moves
+
+    assert run_here(directory, *words, fork=fork) == ExitCode.OK
+
+    held = dict(load_numpy(str(begin / "checkpoints"), 6, "optimizer.weights."))
+    rounded, widened = params(begin, 6), params(directory, 7)
+    assert all(x.dtype == jnp.float32 for x in widened.values())
+    assert all(np.array_equal(x, held[path.replace("params.", "optimizer.weights.")]) for path, x in widened.items())
+    assert any(not np.array_equal(x, rounded[path].astype(jnp.float32)) for path, x in widened.items())
+
+
+@pytest.mark.parametrize(("begin", "precision"), [("half", "training.seed=0"), ("trunk", HALF)])
+def test_the_state_of_another_precision_is_refused_by_its_field(
+    half: tuple[Path, list[str]], begin: str, precision: str
+) -> None:
+    """The optimizer has other arrays; what was asked for and what to do are said."""
+    tmp_path, words = half
+    asked = f"training.startFrom={{path: {tmp_path / begin}, restore: all}}"
+    error = r"spec\.training\.precision\.params: was .*, is now .*Set precision\.params .*startFrom\.restore: weights"
+    for step in ("", "training.startFrom.step=4"):
+        directory = folder(tmp_path, f"whole-{begin}-{step}")
+        with pytest.raises(CheckpointError, match=error):
+            run_here(directory, *words, precision, asked, *filter(None, [step]))
+        assert steps(str(directory / "checkpoints")) == []
 
 
 def test_imported_weights_are_the_runs_own_through_a_link(tmp_path: Path) -> None:

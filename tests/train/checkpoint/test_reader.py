@@ -314,13 +314,14 @@ def test_float32_in_place_of_bfloat16_is_returned_as_it_is_held(two: Toy) -> Non
     reading = partial(restore, str(two.root), wanted, step=None, digester=Digester(wanted), report=print)
     with pytest.raises(CheckpointError, match=r"params.kernel is float32\[.*\] in it, but the run needs bfloat16"):
         reading()
-    restored = reading(or_float32=True)
+    masters = {"params.kernel": "optimizer.weights.kernel"}
+    restored = reading(masters=masters)
     assert restored is not None
     assert np.array_equal(restored.arrays["params.kernel"], two.restore().arrays["params.kernel"])
     assert restored.arrays["params.kernel"].dtype == np.float32
 
     _swap_in_array(two.folder(restored.step))
-    again = reading(or_float32=True)
+    again = reading(masters=masters)
     assert again is not None
     assert [step for step, _ in again.refused] == [restored.step]
 

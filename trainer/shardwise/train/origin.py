@@ -16,6 +16,7 @@ from shardwise.train.checkpoint import Manifest, Restored, steps
 from shardwise.train.peers import Peers
 
 _MODEL = "spec.training.model."
+_PRECISION = "spec.training.precision.params"
 PARAMS = "params."
 # What a model may be trained on with; the tokens are compared by the shape of the table.
 _MAY_DIFFER = (
@@ -97,6 +98,21 @@ def checkpoints_at(path: str) -> str:
     """Return the folder of checkpoints that a path means: that of a run directory, or the path itself."""
     below = Path(path) / CHECKPOINTS
     return str(below) if "://" not in path and below.is_dir() else path
+
+
+def refuse_other_precision(origin: Origin, held: Manifest | None) -> None:
+    """Raise a CheckpointError if all of a state is asked for whose parameters are kept in another precision.
+
+    The optimizer of bfloat16 parameters has other arrays than that of float32 ones.
+    """
+    there = differences(held.identity, origin.identity) if held and _PRECISION in held.identity else []
+    for change in there:
+        if change.path == _PRECISION:
+            raise CheckpointError(
+                f"{origin.root}: the whole state is asked for, and it is of another precision: {change}. Set "
+                "precision.params to what it was, or training.startFrom.restore: weights, which begins with the "
+                "weights alone in either precision"
+            )
 
 
 def refuse_other_model(origin: Origin, restored: Restored | None, show: Callable[[str], None]) -> None:

@@ -21,7 +21,7 @@ from shardwise.train.digest import Digester
 from shardwise.train.executables import Executables
 from shardwise.train.metrics import last_step
 from shardwise.train.optimizer import masters_paths
-from shardwise.train.origin import Origin, refuse_other_model
+from shardwise.train.origin import Origin, refuse_other_model, refuse_other_precision
 from shardwise.train.peers import Peers
 from shardwise.train.phases import Phases
 from shardwise.train.run_directory import Forks, RunDirectory
@@ -32,17 +32,17 @@ Show = Callable[[str], None]
 """Takes a line for the person who watches."""
 
 
-def newest_manifest(root: str, peers: Peers) -> Manifest | None:
-    """Return the newest manifest that rank 0 can read, or None if it finds none."""
-    found = _newest_readable(root) if peers.writes else None
+def newest_manifest(root: str, peers: Peers, only: int | None = None) -> Manifest | None:
+    """Return the newest manifest, or that of the step `only`, that rank 0 can read; None if it finds none."""
+    found = _newest_readable(root, only) if peers.writes else None
     step = peers.exchange("newest", "" if found is None else str(found.step))[0]
     if found is not None or not step:
         return found
     return read_manifest(root, int(step))
 
 
-def _newest_readable(root: str) -> Manifest | None:
-    for step in reversed(steps(root)):
+def _newest_readable(root: str, only: int | None) -> Manifest | None:
+    for step in reversed(steps(root)) if only is None else [only]:
         try:
             return read_manifest(root, step)
         except CheckpointError:  # reported when the state is restored
@@ -100,6 +100,8 @@ def first_state(
     abstract = without_base(program.abstract())
     wanted = {path: leaf for path, leaf in flat(abstract).items() if origin.takes(path)}
     with phases.entered(Phase.RESTORE):
+        if not origin.is_own and not origin.weights_only:
+            refuse_other_precision(origin, newest_manifest(origin.root, peers, origin.step))
         restored = restore(
             origin.root,
             wanted,
@@ -108,7 +110,7 @@ def first_state(
             agree=partial(peers.agree, "restore"),
             report=lambda step, reason: show(f"checkpoint of step {step} refused: {reason}"),
             partial=origin.partial,
-            or_float32=True,
+            masters=masters_paths(program.trained),
             beat=phases.beat,
         )
     if not origin.is_own:
@@ -148,7 +150,7 @@ def _without_half_an_optimizer(arrays: dict[str, jax.Array], missing: Collection
 
 
 def _rounded(array: jax.Array, dtype: jnp.dtype) -> jax.Array:
-    """Return an array that a checkpoint holds in float32 as the run keeps it; any other as it is."""
+    """Return an array that a checkpoint holds in another dtype as the run keeps it; any other as it is."""
     return array if array.dtype == dtype else array.astype(dtype)
 
 

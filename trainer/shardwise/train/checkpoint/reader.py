@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -51,19 +50,19 @@ def restore(  # noqa: PLR0913  all but two are given by name
     digester: Digester,
     report: Report,
     partial: bool = False,
-    or_float32: bool = False,
+    masters: Mapping[str, str] | None = None,
     agree: Agree = lambda own, settle: settle([own]),
     beat: Callable[[], None] = lambda: None,
 ) -> Restored | None:
     """Return the newest usable checkpoint, or that of `step`, with the shapes, dtypes and shardings of `abstract`.
 
     `digester` was built for `abstract`. Arrays that the checkpoint holds beyond `abstract` are left alone; ones that it
-    lacks are a reason to refuse it, unless `partial`; with `or_float32` one that is wanted in bfloat16 may be held in
-    float32, and is returned as it is held. Return None if nothing was ever committed. Raise
-    `CheckpointError` if checkpoints were committed and none can be used, or if the one asked for cannot, and
-    `StorageError` if the store does not answer for some time. Each of several processes reads what its devices
-    hold; through `agree` all of them try what rank 0 sees, in its order, and refuse what one refuses. `beat` is called
-    after each chunk.
+    lacks are a reason to refuse it, unless `partial`. Those of `masters`, {path: path of its float32 weights}, may be
+    wanted in bfloat16 and held in float32, or the other way round, and are returned as they are held: by these weights
+    if the checkpoint has them. Return None if nothing was ever committed. Raise `CheckpointError` if checkpoints were
+    committed and none can be used, or if the one asked for cannot, and `StorageError` if the store does not answer for
+    some time. Each of several processes reads what its devices hold; through `agree` all of them try what rank 0 sees,
+    in its order, and refuse what one refuses. `beat` is called after each chunk.
     """
     store = Store(root)
     steps = _first_rank_sees(store, agree)
@@ -71,7 +70,7 @@ def restore(  # noqa: PLR0913  all but two are given by name
     for candidate in [step] if step is not None else sorted(steps, reverse=True):
         try:
             manifest, arrays = _whole(
-                store, candidate, abstract, digester, agree, beat, partial=partial, or_float32=or_float32
+                store, candidate, abstract, digester, agree, beat, partial=partial, masters=masters or {}
             )
         except Refusal as refusal:
             refused.append((candidate, str(refusal)))
@@ -158,15 +157,16 @@ def _wanted(
     return wanted
 
 
-def _held_in_float32(
-    manifest: Manifest, abstract: Mapping[str, jax.ShapeDtypeStruct]
-) -> dict[str, jax.ShapeDtypeStruct]:
-    """Return the arrays that are wanted in bfloat16 and held in float32, as they are held."""
-    both = {path: array for path, array in abstract.items() if path in manifest.arrays and array.dtype == jnp.bfloat16}
+def _held_otherwise(
+    manifest: Manifest, abstract: Mapping[str, jax.ShapeDtypeStruct], masters: Mapping[str, str]
+) -> dict[str, str]:
+    """Return {path: path that it is held by} of the arrays that a checkpoint has in the other dtype of the two."""
     return {
-        path: array.update(dtype=jnp.float32)
-        for path, array in both.items()
-        if manifest.arrays[path].dtype == "float32"
+        path: master if master in manifest.arrays else path
+        for path, master in masters.items()
+        if path in abstract
+        and path in manifest.arrays
+        and {manifest.arrays[path].dtype, str(abstract[path].dtype)} == {"bfloat16", "float32"}
     }
 
 
@@ -185,14 +185,16 @@ def _whole(
     beat: Callable[[], None],
     *,
     partial: bool,
-    or_float32: bool,
+    masters: Mapping[str, str],
 ) -> tuple[Manifest, dict[str, jax.Array]]:
     """Return a checkpoint that no process refuses: its manifest, and the wanted arrays."""
     try:
         manifest = _manifest(store, step)
-        in_float32 = _held_in_float32(manifest, abstract) if or_float32 else {}
-        wanted = _wanted(manifest, {**abstract, **in_float32}, partial=partial)
-        arrays, digests = _read(store, manifest, wanted, _digesting(digester, in_float32), beat)
+        held_by = _held_otherwise(manifest, abstract, masters)
+        others = {held: abstract[path].update(dtype=manifest.arrays[held].dtype) for path, held in held_by.items()}
+        own = {path: array for path, array in abstract.items() if path not in held_by}
+        wanted = _wanted(manifest, {**own, **others}, partial=partial)
+        arrays, digests = _read(store, manifest, wanted, _digesting(digester, others), beat)
     except Refusal as refusal:
         agree(str(refusal), _first_refusal)  # each rank takes part once, whether it refuses or not
         raise
@@ -200,7 +202,8 @@ def _whole(
         raise Refusal(reason)
     # Last, because digests are sums over all ranks: a rank that had refused would be missing.
     _compare(manifest, to_hex(digests, agree))
-    return manifest, arrays
+    places = {path: held_by.get(path, path) for path in abstract}
+    return manifest, {path: arrays[held] for path, held in places.items() if held in arrays}
 
 
 def _first_refusal(reasons: Sequence[str]) -> str:
