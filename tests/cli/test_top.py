@@ -24,6 +24,17 @@ def test_printed_once_without_a_terminal(tmp_path: Path, command: Command) -> No
     assert "\x1b" not in ended.out
 
 
+def test_logs_are_not_read(tmp_path: Path, command: Command) -> None:
+    """Of a run of 1,024 hosts they would be a listing and 32 files each second, for a screen that shows none."""
+    directory = make_run(tmp_path / "run")
+    for log in (directory / "logs").glob("attempt-*/host-*.log"):
+        log.unlink()
+        log.mkdir()  # reading one would fail, whoever reads
+    ended = command("top", str(directory))
+    assert (ended.code, ended.error) == (0, "")
+    assert "loss 60.0000" in ended.out
+
+
 def test_watched_until_it_ends(tmp_path: Path) -> None:
     """In a terminal a live run has a screen of its own that follows its steps; at its end the last one stays."""
     directory = make_run(tmp_path / "run")

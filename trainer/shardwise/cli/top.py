@@ -45,7 +45,10 @@ def _watch(directory: Path, metrics: Metrics, console: Console, every: float) ->
 
 
 def _look(directory: Path, metrics: Metrics, console: Console) -> RenderableType:
-    """Return the run as it is now. Checkpoints in a bucket are not listed: what the run itself has noted is enough."""
+    """Return the run as it is now. Checkpoints in a bucket are not listed: what the run itself has noted is enough.
+
+    Nor are logs, which no part of the screen shows.
+    """
     status, live = status_of(directory)
-    document = gather(directory, status=status, live=live, metrics=metrics)
+    document = gather(directory, status=status, live=live, metrics=metrics, logs=False)
     return screen(document, live, Size(console.width, console.height))

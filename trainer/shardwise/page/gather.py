@@ -34,6 +34,7 @@ def gather(
     live: RunStatus | None = None,
     metrics: Metrics | None = None,
     checkpoints: Callable[[str], Collection[int] | None] = lambda _: None,
+    logs: bool = True,
 ) -> PageDocument:
     """Return the document of a run.
 
@@ -44,6 +45,7 @@ def gather(
         live: what its leader says, None without one.
         metrics: what has been read of its metrics before; None to read them whole.
         checkpoints: returns the committed steps that are in a folder or bucket now, None if that is not known.
+        logs: whether the ends of the trainers' logs are read, of which there is one for each host and attempt.
 
     """
     now = time.time()
@@ -98,7 +100,7 @@ def gather(
         mesh=_mesh(starts[-1].get("mesh", {})) if starts else {},
         devices=starts[-1].get("devices") if starts else None,
         memory=_memory(starts[-1].get("memory", []), starts[-1].get("devices")) if starts else [],
-        **log_tails(directory, {attempt.number: attempt.rank for attempt in timeline.attempts}),
+        **(log_tails(directory, {attempt.number: attempt.rank for attempt in timeline.attempts}) if logs else {}),
         digest=summary.get("digest") or "",
     )
 
