@@ -6,6 +6,7 @@ from typing import Self
 import equinox as eqx
 import haliax as hax
 import jax
+import jax.numpy as jnp
 from haliax import AxisSpec, NamedArray
 
 from shardwise.train.layout import Layout
@@ -64,4 +65,6 @@ class Adapter(eqx.Module):
 
     def __call__(self, x: NamedArray, layout: Layout, place: Callable[[NamedArray], NamedArray]) -> NamedArray:
         """Map {..., In} to {..., Out} by way of the rank."""
-        return self.b(self.a(x, layout, layout.put) * self.scale, layout, place)
+        narrow = self.a(x, layout, layout.put)
+        # In float32, as merged weights have it: bfloat16 would round the scale itself.
+        return self.b((narrow.astype(jnp.float32) * self.scale).astype(narrow.dtype), layout, place)
