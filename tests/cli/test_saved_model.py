@@ -114,6 +114,12 @@ def test_adapters_are_trained_beside_imported_weights(
     peft = tmp_path / "peft" / "adapter_model.safetensors"
     refused = command("export", str(tmp_path / "run"), str(peft), "--adapters", "--step", "0")
     assert (refused.code, "holds no adapters yet" in refused.error) == (ExitCode.BAD_INPUT, True)
+    refused = command("export", str(tmp_path / "run"), str(peft), "--adapters", "--tokenizer", str(tmp_path / name))
+    assert (refused.code, "leave it out with --adapters" in refused.error) == (ExitCode.USAGE, True)
+    rounded = tmp_path / "rounded" / "adapter_model.safetensors"
+    ended = command("export", str(tmp_path / "run"), str(rounded), "--adapters", "--dtype", "bfloat16")
+    assert ended.code == 0, ended.error
+    assert {x.dtype.name for x in load_file(rounded).values()} == {"bfloat16"}
     ended = command("export", str(tmp_path / "run"), str(peft), "--adapters")
     assert ended.code == 0, ended.error
     factors, known = load_file(peft), json.loads((peft.parent / "adapter_config.json").read_text())

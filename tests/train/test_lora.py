@@ -15,14 +15,16 @@ from tests.train.test_experts import MIXTURE
 from tests.train.test_meshes import LLAMA, batch_of
 from tests.train.test_origin import folder, losses, params
 
-from shardwise.cli.saved_model import load_model, whole_parameters
+from shardwise.cli.saved_model import exported_parameters, load_model
 from shardwise.job.load import loads
 from shardwise.job.resolve import resolve
 from shardwise.job.sizes import adapter_parameters
+from shardwise.job.spec import TrainingJob
 from shardwise.plan.flops import traced_flops
 from shardwise.protocol.contract import ExitCode
 from shardwise.protocol.errors import CheckpointError, RunDirectoryError
 from shardwise.train.checkpoint import read_manifest, steps
+from shardwise.train.config import GptConfig
 from shardwise.train.flops import flops_per_token
 from shardwise.train.linear import Adapter, Linear
 from shardwise.train.lora import is_adapter, merged
@@ -196,9 +198,78 @@ def test_a_saved_model_has_its_adapters_added(begun: tuple[Path, list[str]]) -> 
     assert model.params.keys() == base.keys()
     changed = {name for name, x in model.params.items() if not np.array_equal(x, base[name])}
     assert changed == {f"blocks.{name}.weight" for name in ("attention.qkv", "attention.out", "mlp.up", "mlp.down")}
-    exported = dict(whole_parameters(job, model.program.config, str(run / "checkpoints"), 4))
-    for name, x in model.params.items():
-        np.testing.assert_allclose(exported[name], x, rtol=1e-6, atol=1e-7, err_msg=name)
+    for name, x in _exported(job, run, 4).items():
+        np.testing.assert_allclose(model.params[name], x, rtol=1e-6, atol=1e-7, err_msg=name)
+
+
+def _exported(job: TrainingJob, run: Path, step: int, dtype: str | None = None) -> dict[str, np.ndarray]:
+    """Return what `shardwise export` writes of a checkpoint."""
+    config = GptConfig.of(job.spec.training, tokenizer_size=256, platform="cpu")
+    return dict(exported_parameters(job, config, str(run / "checkpoints"), step, dtype))
+
+
+def test_a_saved_model_is_of_the_weights_that_it_was_trained_beside(begun: tuple[Path, list[str]]) -> None:
+    """With other weights at the same path, or another alpha, it would be another model: what differs is named."""
+    path, words = begun
+    run = folder(path, "beside")
+    shutil.copytree(path / "base", path / "place")
+    words = [word.replace("/base", "/place") for word in words]
+    assert run_here(run, *words) == ExitCode.OK
+    other = folder(path, "other")
+    assert run_here(other, *words[:-2], "training.seed=5") == ExitCode.OK
+    job = resolve(loads(SMALL, words))
+    alpha = resolve(loads(SMALL, [*words, "training.lora.alpha=3"]))
+
+    def refused(job: TrainingJob, why: str) -> None:
+        with pytest.raises(CheckpointError, match=why):
+            load_model(job, str(run / "checkpoints"), step=4, report=lambda *_: None)
+        with pytest.raises(CheckpointError, match=why):
+            _exported(job, run, 4)
+
+    refused(alpha, r"spec.training.lora.alpha: was 4.*, is now 3.*training.startFrom")
+    shutil.rmtree(path / "place")
+    refused(job, "It is what training.startFrom names")
+    shutil.copytree(other, path / "place")
+    refused(job, r"baseFingerprint: was .*, is now ")
+
+
+def test_a_whole_model_among_adapters_is_itself(begun: tuple[Path, list[str]]) -> None:
+    """A checkpoint of the run that was forked is its own model, and not the one that the adapters are for."""
+    path, words = begun
+    run = folder(path, "forked")
+    assert run_here(run, *words[:-2], "training.seed=5") == ExitCode.OK
+    assert run_here(run, *words, "training.steps=6", fork=True, step=4) == ExitCode.OK
+    job = resolve(loads(SMALL, words))
+    own = {name.removeprefix("params."): x for name, x in params(run, 4).items()}
+    loaded = load_model(job, str(run / "checkpoints"), step=4, report=lambda *_: None).params
+
+    assert loaded.keys() == own.keys()
+    exported = _exported(job, run, 4)
+    assert all(np.array_equal(loaded[name], x) and np.array_equal(exported[name], x) for name, x in own.items())
+    assert not np.array_equal(_exported(job, run, 6)["blocks.mlp.up.weight"], own["blocks.mlp.up.weight"])
+
+
+def test_what_is_added_is_not_rounded_to_what_adapters_are_kept_in(begun: tuple[Path, list[str]]) -> None:
+    """The model that is evaluated has the weights as they are, as has an export in float32."""
+    path, words = begun
+    base = folder(path, "rounded")
+    half = ("training.precision.params=bfloat16", "training.optimizer.learningRate=1e-5")
+    assert run_here(base, *words[:-2], *half) == ExitCode.OK
+    words = [word.replace("/base", "/rounded") for word in words]
+    run = folder(path, "beside rounded")
+    assert run_here(run, *words, *half) == ExitCode.OK
+    job = resolve(loads(SMALL, [*words, *half]))
+    model, exported = load_model(job, str(run / "checkpoints"), step=4, report=lambda *_: None), _exported(job, run, 4)
+    exact = _exported(job, run, 4, "float32")
+
+    name = "blocks.mlp.up.weight"
+    assert exported[name].dtype == jnp.bfloat16
+    assert exact[name].dtype == model.params[name].dtype == np.float32
+    np.testing.assert_allclose(exact[name], model.params[name], rtol=1e-6, atol=1e-9)
+    held = np.asarray(params(base, 4)[f"params.{name}"], np.float32)
+    moved = exact[name] != held
+    assert moved.mean() > 0.9
+    assert not np.array_equal(exact[name], exported[name].astype(np.float32))
 
 
 def test_other_weights_are_another_run(begun: tuple[Path, list[str]]) -> None:

@@ -3,11 +3,11 @@
 Reads one parameter at a time, so that the model need not fit twice, and needs no device of the run.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -21,13 +21,11 @@ from shardwise.cli.run_files import job_of, report_refused, root_of
 from shardwise.job import environment
 from shardwise.job.paths import tokenizer_file
 from shardwise.job.presets import BYTE_TOKENIZER
-from shardwise.job.spec import TrainingJob
 from shardwise.job.spec.data import Data
-from shardwise.protocol.errors import CheckpointError, DataError, UsageError
+from shardwise.protocol.errors import CheckpointError, UsageError
 from shardwise.protocol.text import size
 
 if TYPE_CHECKING:
-    from shardwise.train.config import GptConfig
     from shardwise.train.data.tokenizer import Tokenizer
 
 _SUFFIX = ".safetensors"
@@ -68,11 +66,14 @@ def command(
     GPT-2, GPT-J, GPT-NeoX, Llama, Mistral, Mixtral, Qwen and Gemma have such a format; what others differ in is named.
     The tokenizer is copied, with the files published beside it, and the chat template that the run trained with.
     """
+    if adapters and tokenizer is not None:
+        raise UsageError("--tokenizer: adapters have none beside them; leave it out with --adapters")
     _prepare_folder(out, adapters=adapters)
     job = on_the_processor(job_of(directory))
     environment.apply(job)
     console = Console(highlight=False, soft_wrap=True)
     with trainer_imports():
+        from shardwise.cli.saved_model import exported_parameters, save_adapters
         from shardwise.train import weights
         from shardwise.train.base import place_of_base
         from shardwise.train.config import GptConfig
@@ -88,25 +89,22 @@ def command(
     family = weights.check_exportable(config)
     root = root_of(job, directory)
     if adapters:
-        console.print(_write_adapters(out, job, config, root, step))
+        written = _from_newest(
+            console, root, step, out, lambda step: save_adapters(job, config, root, step, out, dtype=dtype)
+        )
+        console.print(f"wrote {out} ({size(out.stat().st_size)}) of step {written}, with adapter_config.json beside it")
         return
     with _tokenizer_here(data.tokenizer if known else None) as source:
         # A run from drawn weights may have a published tokenizer, and is not the model beside it.
         published = weights.PublishedBeside.of(source if training.start_from else None, family, config)
         tokens = published.tokens(known.begin_of_text if known else None, _ends(data, known))
         keys = {**published.positions(family, config), **tokens}
-        for candidate, is_last in _candidates(root, step):
-            console.print(f"writing {out} from the checkpoint of step {candidate} ...")
-            try:
-                check_table(*(place_of_base(job) or (root, candidate)), data.tokenizer, config.vocab_size)
-                with writing(out):
-                    weights.write(out, config, _parameters(job, config, root, candidate, dtype), keys)
-            except CheckpointError as error:
-                if is_last:
-                    raise
-                report_refused(console, candidate, str(error))
-            else:
-                break
+
+        def write(step: int) -> None:
+            check_table(*(place_of_base(job) or (root, step)), data.tokenizer, config.vocab_size)
+            weights.write(out, config, exported_parameters(job, config, root, step, dtype), keys)
+
+        _from_newest(console, root, step, out, write)
         chat = next(iter(_templates(data)), None)
         jinja = chat and jinja_of(chat, data.begin_token, spaced=known is not None and puts_a_space(known))
         with writing(out.parent):
@@ -120,14 +118,22 @@ def command(
         console.print(f"its chat template is {chat}, as in training")
 
 
-def _write_adapters(out: Path, job: TrainingJob, config: "GptConfig", root: str, step: int | None) -> str:
-    """Write the adapters of the newest checkpoint, or of that of `step`, and return what was written."""
-    from shardwise.cli.saved_model import save_adapters
+def _from_newest(console: Console, root: str, step: int | None, out: Path, write: Callable[[int], None]) -> int:
+    """Write the newest checkpoint that can be read, or that of `step`; return which it was."""
+    from shardwise.cli.saved_model import candidates
 
-    newest, _ = next(_candidates(root, step))
-    with writing(out):
-        save_adapters(job, config, root, newest, out)
-    return f"wrote {out} ({size(out.stat().st_size)}) of step {newest}, with adapter_config.json beside it"
+    for candidate, is_last in candidates(root, step):
+        console.print(f"writing {out} from the checkpoint of step {candidate} ...")
+        try:
+            with writing(out):
+                write(candidate)
+        except CheckpointError as error:
+            if is_last:
+                raise
+            report_refused(console, candidate, str(error))
+        else:
+            return candidate
+    raise AssertionError("the last one is returned, or raises")
 
 
 @contextmanager
@@ -160,48 +166,12 @@ def _ends(data: Data, tokenizer: "Tokenizer | None") -> list[int]:
     return [tokenizer.end_of_text, *(int(marker[0]) for marker in markers if len(marker) == 1)]
 
 
-def _candidates(root: str, step: int | None) -> Iterator[tuple[int, bool]]:
-    """Yield the checkpoints to try, newest first or `step` alone, each with whether it is the last to try."""
-    from shardwise.cli.saved_model import nothing_saved
-    from shardwise.train.checkpoint import steps
-
-    there = [step] if step is not None else steps(root)[::-1]
-    if not there:
-        raise nothing_saved(root)
-    for candidate in there:
-        yield candidate, candidate == there[-1]
-
-
 def _without_tokenizer(tokenizer: str) -> str:
     if tokenizer == BYTE_TOKENIZER:
         why = "bytes have no tokenizer.json"
     else:
         why = f"{tokenizer} is not a file here (--tokenizer names another)"
     return f"no tokenizer is beside it, since {why}: AutoTokenizer of transformers reads an empty one there"
-
-
-def _parameters(
-    job: TrainingJob, config: "GptConfig", root: str, step: int, dtype: str | None
-) -> Iterator[tuple[str, Any]]:
-    """Yield the parameters by the model's own paths, verified, one in memory at a time, with what adapters add."""
-    from shardwise.cli.saved_model import whole_parameters
-
-    for name, array in whole_parameters(job, config, root, step):
-        yield name, array if dtype is None else _cast(name, array, dtype)
-
-
-def _cast(name: str, array: Any, dtype: str) -> Any:
-    """Return a parameter in another format; DataError if that does not reach as far as its numbers do."""
-    import jax.numpy as jnp
-    import numpy as np
-
-    with np.errstate(over="ignore"):  # it is said below
-        cast = array.astype(jnp.dtype(dtype))
-    if num_lost := int(np.isinf(cast).sum() - np.isinf(array).sum()):
-        large = "1 of its numbers is" if num_lost == 1 else f"{num_lost:,} of its numbers are"
-        other = "bfloat16" if dtype == "float16" else "float32"
-        raise DataError(f"{name}: {large} too large for {dtype}; take {other}")
-    return cast
 
 
 def _prepare_folder(out: Path, *, adapters: bool) -> None:

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from shardwise.bucket.lease import Lease
+from shardwise.cli.adapted_model import adapted_model, holds_adapters, whole_parameters
 from shardwise.job.identity import without_younger_fields
 from shardwise.job.spec import Mesh, TrainingJob
 from shardwise.job.spec.training import Lora
@@ -20,13 +22,12 @@ from shardwise.protocol import takeover
 from shardwise.protocol.contract import checkpoint_name
 from shardwise.protocol.errors import CheckpointError, DataError
 from shardwise.train import weights
-from shardwise.train.base import as_held, place_of_base
-from shardwise.train.checkpoint import CheckpointWriter, load_numpy, read_manifest, restore, steps
+from shardwise.train.checkpoint import CheckpointWriter, load_numpy, restore, steps
 from shardwise.train.config import GptConfig
 from shardwise.train.devices import devices_of
 from shardwise.train.digest import Digester
 from shardwise.train.layout import Layout, axis_names
-from shardwise.train.lora import initial, is_adapter, merged
+from shardwise.train.lora import initial
 from shardwise.train.optimizer import Names
 from shardwise.train.origin import PARAMS
 from shardwise.train.run_directory import RunDirectory
@@ -52,81 +53,93 @@ def load_model(job: TrainingJob, root: str, *, step: int | None, report: Callabl
         CheckpointError: nothing was saved yet, or what was saved cannot be used.
     """
     job = _for_generation(job)
+    if job.spec.training.lora is not None:
+        return _with_adapters(job, root, step, report)
     program = build(job, devices_of(job))
     abstract = {path: leaf for path, leaf in flat(program.abstract()).items() if path.startswith(PARAMS)}
-    base = place_of_base(job)
-    # Beside adapters, weights that were imported are the model before its first step.
-    restored = restore(root, abstract, step=step, digester=Digester(abstract), report=report, partial=base is not None)
+    restored = restore(root, abstract, step=step, digester=Digester(abstract), report=report)
     if restored is None:
         raise nothing_saved(root)
     params = {path.removeprefix(PARAMS): array for path, array in restored.arrays.items()}
-    if base is not None:
-        program, params = _with_adapters_added(job, program, params, base, report)
     return Model(program=program, params=params, step=restored.step)
 
 
-def _with_adapters_added(
-    job: TrainingJob,
-    adapted: Program,
-    adapters: dict[str, jax.Array],
-    base: tuple[str, int],
-    report: Callable[[int, str], None],
-) -> tuple[Program, dict[str, jax.Array]]:
-    """Return the program of the model without adapters, and its weights with what these add to them."""
-    lora, (root, step) = job.spec.training.lora, base
-    assert lora is not None, "it has a base"
-    plain = job.with_spec(training=job.spec.training.model_copy(update={"lora": None}))
-    program = build(plain, devices_of(plain))
-    wanted = program.abstract()["params"]
-    held = as_held(read_manifest(root, step), wanted)
-    restored = restore(root, held, step=step, digester=Digester(held), report=report)
-    assert restored is not None, "its manifest is there"
-
-    def add(weights: dict[str, jax.Array], adapters: dict[str, jax.Array]) -> dict[str, jax.Array]:
-        added = merged(weights, adapters, adapted.names, lora)
-        return {path: array.astype(wanted[path].dtype) for path, array in added.items()}
-
-    weights = {path.removeprefix(PARAMS): array for path, array in restored.arrays.items()}
-    return program, jax.jit(add, out_shardings=program.shardings()["params"])(weights, adapters)
+def _with_adapters(job: TrainingJob, root: str, step: int | None, report: Callable[[int, str], None]) -> Model:
+    for candidate, is_last in candidates(root, step):
+        try:
+            program, params = adapted_model(job, root, candidate)
+        except CheckpointError as error:
+            if is_last:
+                raise
+            report(candidate, str(error))
+        else:
+            return Model(program=program, params=params, step=candidate)
+    raise AssertionError("the last one is returned, or raises")
 
 
-def whole_parameters(job: TrainingJob, config: GptConfig, root: str, step: int) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield a checkpoint's parameters by the model's own paths, verified, one in memory at a time.
+def candidates(root: str, step: int | None) -> Iterator[tuple[int, bool]]:
+    """Yield the checkpoints to try, newest first or `step` alone, each with whether it is the last to try.
 
-    Those of a run that trains adapters are its weights with what these add to them.
+    Raises:
+        CheckpointError: nothing was saved yet.
     """
-    own = ((path.removeprefix(PARAMS), array) for path, array in load_numpy(root, step, PARAMS))
-    lora, base = job.spec.training.lora, place_of_base(job)
-    if lora is None or base is None:
-        yield from own
-        return
-    adapters, names = dict(own), _names(config, lora)
-    for path, array in load_numpy(*base, PARAMS):
-        name = path.removeprefix(PARAMS)
-        yield name, np.asarray(merged({name: array}, adapters, names, lora)[name]).astype(array.dtype, copy=False)
+    there = [step] if step is not None else steps(root)[::-1]
+    if not there:
+        raise nothing_saved(root)
+    for candidate in there:
+        yield candidate, candidate == there[-1]
+
+
+def exported_parameters(
+    job: TrainingJob, config: GptConfig, root: str, step: int, dtype: str | None
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield a checkpoint's parameters in a format, or in its own, one in memory at a time.
+
+    Raises:
+        CheckpointError: it cannot be read.
+        DataError: a number is too large for the format.
+
+    """
+    names = _names(config, job.spec.training.lora)
+    for name, array in whole_parameters(job, names, root, step, in_float32=dtype is not None):
+        yield name, array if dtype is None else _cast(name, array, dtype)
+
+
+def _cast(name: str, array: np.ndarray, dtype: str) -> np.ndarray:
+    """Return a parameter in another format; DataError if that does not reach as far as its numbers do."""
+    with np.errstate(over="ignore"):  # it is said below
+        cast = array.astype(jnp.dtype(dtype))
+    if num_lost := int(np.isinf(cast).sum() - np.isinf(array).sum()):
+        large = "1 of its numbers is" if num_lost == 1 else f"{num_lost:,} of its numbers are"
+        other = "bfloat16" if dtype == "float16" else "float32"
+        raise DataError(f"{name}: {large} too large for {dtype}; take {other}")
+    return cast
 
 
 def _names(config: GptConfig, lora: Lora | None) -> Names:
     return axis_names(eqx.filter_eval_shape(initial, config, lora, key=jax.eval_shape(jax.random.key, 0)))
 
 
-def save_adapters(job: TrainingJob, config: GptConfig, root: str, step: int, out: Path) -> None:
-    """Write the adapters of a checkpoint as PEFT reads them.
+def save_adapters(
+    job: TrainingJob, config: GptConfig, root: str, step: int, out: Path, *, dtype: str | None = None
+) -> None:
+    """Write the adapters of a checkpoint as PEFT reads them, in a format or in their own.
 
     Raises:
         CheckpointError: it holds none yet, or cannot be read.
-        DataError: the job trains no adapters, or the model is of no published family.
+        DataError: the job trains no adapters, the model is of no published family, or a number is too large for the
+            format.
 
     """
     lora = job.spec.training.lora
     if lora is None:
         raise DataError(f"{root}: the job trains its weights, and has no adapters; expected one with training.lora")
-    held = {path.removeprefix(PARAMS): array for path, array in load_numpy(root, step, PARAMS)}
-    adapters = {path: array for path, array in held.items() if is_adapter(path)}
-    if not adapters:
+    if not holds_adapters(job, root, step):
         raise CheckpointError(
             f"{root}/{checkpoint_name(step)}: holds no adapters yet; run the job until its first save"
         )
+    held = ((path.removeprefix(PARAMS), array) for path, array in load_numpy(root, step, PARAMS))
+    adapters = {path: array if dtype is None else _cast(path, array, dtype) for path, array in held}
     weights.write_adapters(out, config, adapters, _names(config, lora), lora)
 
 

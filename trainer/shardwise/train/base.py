@@ -46,7 +46,7 @@ class Base:
         place = place_of_base(job)
         if place is None:
             return None
-        own = _fingerprint(*place) if peers.writes else ""
+        own = fingerprint_of(*place) if peers.writes else ""
         return cls(root=place[0], step=place[1], fingerprint=peers.exchange("base", own)[0])
 
     def restored(
@@ -108,7 +108,13 @@ def refuse_adapters(root: str, manifest: Manifest) -> None:
         )
 
 
-def _fingerprint(root: str, step: int) -> str:
+def fingerprint_of(root: str, step: int) -> str:
+    """Return the digest of the parameters of a checkpoint that adapters are for.
+
+    Raises:
+        CheckpointError: there is no such checkpoint, it is damaged, or it holds adapters itself.
+
+    """
     try:
         manifest = read_manifest(root, step)
     except CheckpointError as error:

@@ -1,0 +1,145 @@
+"""The model of a run that trains adapters: the weights that they were trained beside, with what they add."""
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+
+from shardwise.job.identity import Difference, Json, identity
+from shardwise.job.spec import TrainingJob
+from shardwise.protocol.contract import checkpoint_name
+from shardwise.protocol.errors import CheckpointError
+from shardwise.train.base import FINGERPRINT, as_held, fingerprint_of, place_of_base
+from shardwise.train.checkpoint import Manifest, load_numpy, read_manifest, restore
+from shardwise.train.devices import devices_of
+from shardwise.train.digest import Digester
+from shardwise.train.lora import factors_of, is_adapter, merged
+from shardwise.train.optimizer import Names
+from shardwise.train.origin import PARAMS
+from shardwise.train.start import build
+from shardwise.train.state import Abstract, Program, flat
+
+_LORA = "spec.training.lora."
+
+
+def holds_adapters(job: TrainingJob, root: str, step: int) -> bool:
+    """Return whether a checkpoint of a job with adapters holds those, and not a whole model.
+
+    In its folder there may be both: the weights that were imported, and those of a run that was forked.
+
+    Raises:
+        CheckpointError: it cannot be read, or its adapters are not those that the job describes.
+
+    """
+    manifest = read_manifest(root, step)
+    if not any(is_adapter(path) for path in manifest.arrays):
+        return False
+    known = identity(job, data_fingerprint="")
+    _refuse_others(root, manifest, {path: value for path, value in known.items() if path.startswith(_LORA)})
+    return True
+
+
+def base_of(job: TrainingJob, root: str, step: int) -> tuple[str, int] | None:
+    """Return the folder and step of the weights that a checkpoint's adapters are for; None if it holds a whole model.
+
+    Raises:
+        CheckpointError: as `holds_adapters`; or the job names no such weights, or others than they were trained beside.
+
+    """
+    place = place_of_base(job)
+    if place is None or not holds_adapters(job, root, step):
+        return None
+    _refuse_others(root, read_manifest(root, step), {FINGERPRINT: fingerprint_of(*place)})
+    return place
+
+
+def _refuse_others(root: str, manifest: Manifest, wanted: Mapping[str, Json]) -> None:
+    for path, value in wanted.items():
+        if (held := manifest.identity.get(path)) != value:
+            change = Difference(path=path, old=held, new=value)
+            raise CheckpointError(
+                f"{root}/{checkpoint_name(manifest.step)}: its adapters are not those of the job: {change}. Set "
+                "training.lora to what it was, and training.startFrom to the weights that they were trained beside"
+            )
+
+
+def adapted_model(job: TrainingJob, root: str, step: int) -> tuple[Program, dict[str, jax.Array]]:
+    """Return the program of a job's model without adapters, and its parameters, with what they add, in float32.
+
+    Raises:
+        CheckpointError: as `base_of`; or what was saved, of either, cannot be used.
+
+    """
+    training, place = job.spec.training, base_of(job, root, step)
+    # What adapters are kept in says nothing of the weights beside them, which are not rounded to it.
+    precision = training.precision.model_copy(update={"params": "float32"})
+    plain = job.with_spec(training=training.model_copy(update={"lora": None, "precision": precision}))
+    program = build(plain, devices_of(plain))
+    wanted, held_at = program.abstract()["params"], place or (root, step)
+    weights = _restored(*held_at, as_held(read_manifest(*held_at), wanted))
+    adapters, names = _adapters(job, root, step) if place else ({}, {})
+
+    def whole(path: str) -> jax.Array:
+        weight, factors = weights.pop(path), {name: adapters[name] for name in factors_of(path) if name in adapters}
+        if not factors:
+            return weight.astype(wanted[path].dtype)
+        add = partial(_added, path, names=names, job=job)
+        added: jax.Array = jax.jit(add, out_shardings=program.shardings()["params"][path])(weight, factors)
+        return added
+
+    # One after the other, so that of large weights no second copy is there.
+    return program, {path: whole(path) for path in wanted}
+
+
+def _adapters(job: TrainingJob, root: str, step: int) -> tuple[dict[str, jax.Array], Names]:
+    """Return the adapters of a checkpoint, and the axis names of the model that has them, by path."""
+    program = build(job, devices_of(job))
+    wanted = {path: leaf for path, leaf in flat(program.abstract()).items() if path.startswith(PARAMS)}
+    return _restored(root, step, wanted), program.names
+
+
+def _restored(root: str, step: int, wanted: Mapping[str, Abstract]) -> dict[str, jax.Array]:
+    """Return parameters of one checkpoint by the model's own paths."""
+    # A reason not to use it is in the error.
+    found = restore(root, wanted, step=step, digester=Digester(wanted), report=lambda *_: None)
+    assert found is not None, "its manifest is there"
+    return {path.removeprefix(PARAMS): array for path, array in found.arrays.items()}
+
+
+def whole_parameters(
+    job: TrainingJob, names: Names, root: str, step: int, *, in_float32: bool = False
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield a checkpoint's parameters by the model's own paths, verified, one in memory at a time.
+
+    Args:
+        job: resolved; of a run that trains adapters the weights come with what these add to them.
+        names: the axis names of its model, adapters included, by path.
+        root: the folder of checkpoints.
+        step: of the checkpoint.
+        in_float32: whether such a sum stays in float32, and is not rounded to the dtype of the weights.
+
+    Raises:
+        CheckpointError: as `base_of`; or what was saved cannot be used.
+
+    """
+    place = base_of(job, root, step)
+    adapters = dict(_read(root, step)) if place else {}
+    for path, weight in _read(*(place or (root, step))):
+        if factors_of(path)[0] not in adapters:
+            yield path, weight
+        else:
+            added = np.asarray(_added(path, weight, adapters, names=names, job=job))
+            yield path, added if in_float32 else added.astype(weight.dtype, copy=False)
+
+
+def _read(root: str, step: int) -> Iterator[tuple[str, np.ndarray]]:
+    return ((path.removeprefix(PARAMS), array) for path, array in load_numpy(root, step, PARAMS))
+
+
+def _added(path: str, weight: Any, adapters: Mapping[str, Any], *, names: Names, job: TrainingJob) -> Any:
+    """Return a weight with what its adapter adds to it, float32."""
+    lora = job.spec.training.lora
+    assert lora is not None, "it has adapters"
+    return merged({path: weight}, adapters, names, lora)[path]
