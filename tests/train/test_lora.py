@@ -306,6 +306,44 @@ def test_adapters_have_no_adapters(begun: tuple[Path, list[str]]) -> None:
         run_here(folder(path, "second"), *[word.replace("/base", "/first") for word in words])
 
 
+@pytest.fixture(scope="module")
+def mixed(begun: tuple[Path, list[str]]) -> tuple[Path, list[str], list[str]]:
+    """A directory with weights 2 and 4 and adapters 6; the words without adapters, and those of the run that has them.
+
+    Imported weights, beside which adapters are trained in the same directory, lie like this.
+    """
+    path, words = begun
+    mixed = path / "mixed"
+    shutil.copytree(path / "base", mixed)
+    words = [*words[:-2], "training.steps=6"]
+    tuned = [*words, f"training.startFrom={{path: {mixed}, step: 4}}", "training.lora.rank=2"]
+    assert run_here(mixed, *tuned, fork=True) == ExitCode.OK
+    assert steps(str(mixed / "checkpoints")) == [2, 4, 6]
+    return mixed, words, tuned
+
+
+@pytest.mark.parametrize("restore", ["weights", "all"])
+def test_the_newest_of_a_directory_may_be_adapters(mixed: tuple[Path, list[str], list[str]], restore: str) -> None:
+    """A run that begins from the newest is told that these are no model, and does not begin from what was before."""
+    directory, words, _ = mixed
+    later = folder(directory.parent, f"later-{restore}")
+    begin = f"training.startFrom={{path: {directory}, restore: {restore}}}"
+    with pytest.raises(CheckpointError, match=r"step 6 holds adapters, expected the weights of a model"):
+        run_here(later, *words, begin)
+    assert steps(str(later / "checkpoints")) == []
+
+
+def test_a_fork_goes_back_from_adapters_to_weights(mixed: tuple[Path, list[str], list[str]]) -> None:
+    """All weights are trained on from the step that is asked for, whatever the newest one holds."""
+    directory, words, _ = mixed
+    run = directory.parent / "back"
+    shutil.copytree(directory, run)
+    assert run_here(run, *words, fork=True, step=4) == ExitCode.OK
+
+    assert sorted(losses(run))[-2:] == [5, 6]
+    assert params(run, 6).keys() == params(run, 4).keys()
+
+
 def _train(program: Program, num_steps: int = 10) -> tuple[State, list[float]]:
     """The state after some steps from the job's seed, of drawn weights and adapters, and the losses."""
     with program.lowering():

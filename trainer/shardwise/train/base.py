@@ -12,8 +12,7 @@ from shardwise.protocol.contract import Phase
 from shardwise.protocol.errors import CheckpointError
 from shardwise.train.checkpoint import Manifest, read_manifest, restore
 from shardwise.train.digest import Compile, Digester, combine
-from shardwise.train.lora import is_adapter
-from shardwise.train.origin import PARAMS, Origin, checkpoints_at, refuse_other_model
+from shardwise.train.origin import PARAMS, Origin, checkpoints_at, refuse_adapters, refuse_other_model
 from shardwise.train.peers import Peers
 from shardwise.train.phases import Phases
 from shardwise.train.state import BASE, Abstract, Program, State
@@ -97,15 +96,6 @@ def as_held(manifest: Manifest, wanted: Mapping[str, Abstract]) -> dict[str, Abs
         PARAMS + path: x.update(dtype=jnp.dtype(entries[PARAMS + path].dtype)) if PARAMS + path in entries else x
         for path, x in wanted.items()
     }
-
-
-def refuse_adapters(root: str, manifest: Manifest) -> None:
-    """Raise a CheckpointError if a checkpoint that is to give a model's weights holds adapters: all else was drawn."""
-    if any(is_adapter(path) for path in manifest.arrays):
-        raise CheckpointError(
-            f"{root}: step {manifest.step} holds adapters, expected the weights of a model: write that run's model by "
-            "shardwise export, make a checkpoint of it by shardwise import, and name that in training.startFrom"
-        )
 
 
 def fingerprint_of(root: str, step: int) -> str:

@@ -12,7 +12,8 @@ from shardwise.job.spec import TrainingJob
 from shardwise.protocol.contract import CHECKPOINTS
 from shardwise.protocol.errors import CheckpointError
 from shardwise.protocol.orders import Orders
-from shardwise.train.checkpoint import Manifest, Restored, steps
+from shardwise.train.checkpoint import Manifest, Restored, read_manifest, steps
+from shardwise.train.lora import is_adapter
 from shardwise.train.peers import Peers
 
 _MODEL = "spec.training.model."
@@ -55,13 +56,50 @@ class Origin:
         return not self.weights_only or path.startswith(PARAMS)
 
 
+def newest_manifest(root: str, peers: Peers, only: int | None = None) -> Manifest | None:
+    """Return the newest manifest, or that of the step `only`, that rank 0 can read; None if it finds none."""
+    found = _newest_readable(root, only) if peers.writes else None
+    step = peers.exchange("newest", "" if found is None else str(found.step))[0]
+    if found is not None or not step:
+        return found
+    return read_manifest(root, int(step))
+
+
+def _newest_readable(root: str, only: int | None) -> Manifest | None:
+    for step in reversed(steps(root)) if only is None else [only]:
+        try:
+            return read_manifest(root, step)
+        except CheckpointError:  # reported when the state is restored
+            continue
+    return None
+
+
 def origin_of(
     job: TrainingJob, root: str, identity: Mapping[str, Any], newest: Manifest | None, orders: Orders, peers: Peers
 ) -> Origin:
     """Return what the run begins from, the same on every process.
 
     What is below `root` goes first, also if it is damaged: a run never begins anew beside its own checkpoints.
+    `newest` is what is newest there.
+
+    Raises:
+        CheckpointError: a run that trains a model's weights would begin from adapters, or from the whole state of a run
+            in another precision.
+
     """
+    origin = _origin_of(job, root, identity, newest, orders, peers)
+    is_newest = origin.is_own and origin.step is None
+    held = newest if is_newest else newest_manifest(origin.root, peers, origin.step)
+    if held is not None and job.spec.training.lora is None:
+        refuse_adapters(origin.root, held)
+    if not origin.is_own and not origin.weights_only:
+        refuse_other_precision(origin, held)
+    return origin
+
+
+def _origin_of(
+    job: TrainingJob, root: str, identity: Mapping[str, Any], newest: Manifest | None, orders: Orders, peers: Peers
+) -> Origin:
     # Imported weights come without an optimizer's state, which is initialised as a fork's would be.
     partial = orders.fork or (newest is not None and newest.kind == "weights")
     own = Origin(root=root, step=orders.step, partial=partial, is_own=True, identity=identity)
@@ -98,6 +136,15 @@ def checkpoints_at(path: str) -> str:
     """Return the folder of checkpoints that a path means: that of a run directory, or the path itself."""
     below = Path(path) / CHECKPOINTS
     return str(below) if "://" not in path and below.is_dir() else path
+
+
+def refuse_adapters(root: str, manifest: Manifest) -> None:
+    """Raise a CheckpointError if a checkpoint that is to give a model's weights holds adapters: all else was drawn."""
+    if any(is_adapter(path) for path in manifest.arrays):
+        raise CheckpointError(
+            f"{root}: step {manifest.step} holds adapters, expected the weights of a model: write that run's model by "
+            "shardwise export, make a checkpoint of it by shardwise import, and name that in training.startFrom"
+        )
 
 
 def refuse_other_precision(origin: Origin, held: Manifest | None) -> None:

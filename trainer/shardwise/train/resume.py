@@ -14,14 +14,14 @@ import jax.numpy as jnp
 
 from shardwise.job.identity import Difference, recorded_differences, same_order
 from shardwise.protocol.contract import Phase
-from shardwise.protocol.errors import CheckpointError, RunDirectoryError, StorageError
+from shardwise.protocol.errors import RunDirectoryError, StorageError
 from shardwise.protocol.orders import Orders
-from shardwise.train.checkpoint import Manifest, Restored, read_manifest, restore, steps
+from shardwise.train.checkpoint import Manifest, Restored, restore
 from shardwise.train.digest import Digester
 from shardwise.train.executables import Executables
 from shardwise.train.metrics import last_step
 from shardwise.train.optimizer import masters_paths
-from shardwise.train.origin import Origin, refuse_other_model, refuse_other_precision
+from shardwise.train.origin import Origin, refuse_other_model
 from shardwise.train.peers import Peers
 from shardwise.train.phases import Phases
 from shardwise.train.run_directory import Forks, RunDirectory
@@ -30,24 +30,6 @@ from shardwise.train.state import Program, State, flat, unflat, without_base
 _OPTIMIZER, _MASTERS = "optimizer.", "optimizer.weights."
 Show = Callable[[str], None]
 """Takes a line for the person who watches."""
-
-
-def newest_manifest(root: str, peers: Peers, only: int | None = None) -> Manifest | None:
-    """Return the newest manifest, or that of the step `only`, that rank 0 can read; None if it finds none."""
-    found = _newest_readable(root, only) if peers.writes else None
-    step = peers.exchange("newest", "" if found is None else str(found.step))[0]
-    if found is not None or not step:
-        return found
-    return read_manifest(root, int(step))
-
-
-def _newest_readable(root: str, only: int | None) -> Manifest | None:
-    for step in reversed(steps(root)) if only is None else [only]:
-        try:
-            return read_manifest(root, step)
-        except CheckpointError:  # reported when the state is restored
-            continue
-    return None
 
 
 def is_fork(
@@ -100,8 +82,6 @@ def first_state(
     abstract = without_base(program.abstract())
     wanted = {path: leaf for path, leaf in flat(abstract).items() if origin.takes(path)}
     with phases.entered(Phase.RESTORE):
-        if not origin.is_own and not origin.weights_only:
-            refuse_other_precision(origin, newest_manifest(origin.root, peers, origin.step))
         restored = restore(
             origin.root,
             wanted,

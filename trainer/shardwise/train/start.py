@@ -25,7 +25,7 @@ from shardwise.protocol.errors import DataError
 from shardwise.protocol.evaluated import HELD_OUT
 from shardwise.protocol.orders import Orders
 from shardwise.protocol.text import any_of
-from shardwise.train.base import Base, refuse_adapters
+from shardwise.train.base import Base
 from shardwise.train.checkpoint import Manifest, prepare_bucket, set_aside
 from shardwise.train.config import GptConfig
 from shardwise.train.data.dataset import Dataset, Reading, prepare
@@ -37,10 +37,10 @@ from shardwise.train.digest import Digester, combine, to_hex
 from shardwise.train.executables import Executables
 from shardwise.train.jax_private import load_in_order
 from shardwise.train.layout import Layout
-from shardwise.train.origin import origin_of
+from shardwise.train.origin import newest_manifest, origin_of
 from shardwise.train.peers import Peers
 from shardwise.train.phases import Phases
-from shardwise.train.resume import Show, first_state, is_fork, left_out_batches, newest_manifest, note_identity
+from shardwise.train.resume import Show, first_state, is_fork, left_out_batches, note_identity
 from shardwise.train.run_directory import RunDirectory
 from shardwise.train.state import Program, State, flat, without_base
 from shardwise.train.step import lower_evaluation, lower_step
@@ -143,8 +143,6 @@ def start(job: TrainingJob, run: RunDirectory, phases: Phases, orders: Orders, p
         own = identity(job, data_fingerprint=data.fingerprint) | (base.identity if base else {})
         newest = newest_manifest(root, peers)
         forked = is_fork(run, root, newest, job.metadata.name, own, orders)
-        if newest and base is None:
-            refuse_adapters(root, newest)
         with phases.entered(Phase.COMPILE):
             digest = digester.result()
         origin = origin_of(job, root, own, newest, orders, peers)
