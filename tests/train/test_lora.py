@@ -344,6 +344,20 @@ def test_a_fork_goes_back_from_adapters_to_weights(mixed: tuple[Path, list[str],
     assert params(run, 6).keys() == params(run, 4).keys()
 
 
+def test_a_fork_keeps_the_weights_that_adapters_are_for(mixed: tuple[Path, list[str], list[str]]) -> None:
+    """A run does not go back to before them in the directory where they lie: it would replace them by its adapters."""
+    directory, _, tuned = mixed
+    run = directory.parent / "before"
+    shutil.copytree(directory, run)
+    words = [word.replace("/mixed", "/before") for word in tuned]
+    with pytest.raises(CheckpointError, match=r"given step 4 of .*before/checkpoints.*--step 2.*--step 4, or .*--dir"):
+        run_here(run, *words, fork=True, step=2)
+    assert steps(str(run / "checkpoints")) == [2, 4, 6]
+
+    assert run_here(run, *words, fork=True, step=4) == ExitCode.OK  # not from adapters to other ones, but anew
+    assert all(is_adapter(name.removeprefix("params.")) for name in params(run, 6))
+
+
 def _train(program: Program, num_steps: int = 10) -> tuple[State, list[float]]:
     """The state after some steps from the job's seed, of drawn weights and adapters, and the losses."""
     with program.lowering():

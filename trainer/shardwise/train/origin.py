@@ -84,9 +84,10 @@ def origin_of(
 
     Raises:
         CheckpointError: a run that trains a model's weights would begin from adapters, or from the whole state of a run
-            in another precision.
+            in another precision; or one that trains adapters would go back from the weights that they are for.
 
     """
+    _refuse_to_go_back_from_base(job, root, orders)
     origin = _origin_of(job, root, identity, newest, orders, peers)
     is_newest = origin.is_own and origin.step is None
     held = newest if is_newest else newest_manifest(origin.root, peers, origin.step)
@@ -144,6 +145,17 @@ def refuse_adapters(root: str, manifest: Manifest) -> None:
         raise CheckpointError(
             f"{root}: step {manifest.step} holds adapters, expected the weights of a model: write that run's model by "
             "shardwise export, make a checkpoint of it by shardwise import, and name that in training.startFrom"
+        )
+
+
+def _refuse_to_go_back_from_base(job: TrainingJob, root: str, orders: Orders) -> None:
+    """Raise a CheckpointError if a fork would set aside, and later replace, what its own adapters are for."""
+    base = origin_below(job, root) if job.spec.training.lora else None
+    if base is not None and orders.step is not None and base > orders.step:
+        raise CheckpointError(
+            f"training.startFrom: given step {base} of {root}, which the run itself goes back from with --step "
+            f"{orders.step}: it would set aside the weights that its adapters are for, and save over them. Fork from "
+            f"them with --step {base}, or give the run a directory of its own by another --dir or checkpoint.path"
         )
 
 
