@@ -22,7 +22,7 @@ from shardwise.job.sizes import adapter_parameters
 from shardwise.job.spec import TrainingJob
 from shardwise.plan.flops import traced_flops
 from shardwise.protocol.contract import ExitCode
-from shardwise.protocol.errors import CheckpointError, RunDirectoryError
+from shardwise.protocol.errors import CheckpointError, JobError, RunDirectoryError
 from shardwise.train.checkpoint import read_manifest, steps
 from shardwise.train.config import GptConfig
 from shardwise.train.flops import flops_per_token
@@ -97,6 +97,14 @@ def test_only_adapters_move(make_program: MakeProgram) -> None:
     assert {state[BASE][path].dtype.name for path in ("token_embedding", "blocks.mlp.up.weight")} == {"bfloat16"}
     for path, x in state[BASE].items():
         np.testing.assert_array_equal(x, before["params"][path].astype(x.dtype), err_msg=path)
+
+
+def test_a_group_of_weights_that_stay_is_refused(make_program: MakeProgram) -> None:
+    """They are parameters of this model, which none of `*typo*` is, and are not trained; adapters are listed."""
+    with pytest.raises(JobError, match=r"groups\.0\.match: .*norm.* a parameter that is trained; .*adapter\.a"):
+        make_program(*LORA, "optimizer.groups=[{match: '*norm*', rateFactor: 2}]", num_devices=1)
+    with pytest.raises(JobError, match=r"groups\.0\.match: .*typo.* a parameter of this model; "):
+        make_program(*LORA, "optimizer.groups=[{match: '*typo*', rateFactor: 2}]", num_devices=1)
 
 
 def test_gradients_of_what_stays_are_not_computed(make_program: MakeProgram) -> None:

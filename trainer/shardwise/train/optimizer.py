@@ -4,18 +4,16 @@ Parameters are a flat dict {path: array} with axis names beside it. Clipping by 
 the step takes the mean of the gradients.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from shardwise.job.document import wrong
-from shardwise.job.spec import Optimizer, ParameterGroup, Schedule
-from shardwise.protocol.errors import JobError
+from shardwise.job.spec import Optimizer, Schedule
+from shardwise.train.groups import groups_of, scaled
 
 Names = Mapping[str, tuple[str, ...]]
 Params = Mapping[str, jax.Array]
@@ -111,47 +109,27 @@ class UpdateRule:
         return moved
 
 
-def optimizer(settings: Optimizer, names: Names, steps: int, *, params: str = "float32") -> UpdateRule:
-    """Return the update rule of a resolved job, for parameters of this dtype with these axis names."""
+def optimizer(
+    settings: Optimizer, names: Names, steps: int, *, params: str = "float32", fixed: Collection[str] = ()
+) -> UpdateRule:
+    """Return the update rule of a resolved job, for parameters of this dtype with these axis names.
+
+    `fixed` are the paths of the model's other parameters, which no step changes.
+    """
     rate = schedule(settings.schedule, settings.learning_rate, steps)
     other = schedule(settings.schedule, settings.adam_learning_rate or settings.learning_rate, steps)
     of_muon = {path for path, axes in names.items() if settings.name != "muon" or muon_dimensions(axes)}
-    groups = groups_of(settings, names)
+    groups = groups_of(settings, names, fixed)
     decays = {path: group.weight_decay for path, group in groups.items() if group.weight_decay is not None}
     # Clipping stays a link of the chain when it is off: without it the moments would have other paths in checkpoints.
     clip = optax.identity() if settings.clip_norm is None else optax.clip_by_global_norm(settings.clip_norm)
     return UpdateRule(
         transform=optax.chain(clip, _transform(settings, names, decays.keys())),
-        rates={path: _scaled(rate if path in of_muon else other, groups.get(path)) for path in names},
+        rates={path: scaled(rate if path in of_muon else other, groups.get(path)) for path in names},
         has_masters=params != "float32",
         decays=decays,
         frozen=frozenset(path for path, group in groups.items() if group.rate_factor == 0),
     )
-
-
-def groups_of(settings: Optimizer, names: Iterable[str]) -> dict[str, ParameterGroup]:
-    """Return the group of each parameter that has one, by path.
-
-    Raises:
-        JobError: a group is of no parameter.
-
-    """
-    found: dict[str, ParameterGroup] = {}
-    for index, group in enumerate(settings.groups):
-        matched = [path for path in names if fnmatchcase(path, group.match)]
-        if not matched or found.keys() >= set(matched):
-            expected = "parameters that no group before it has" if matched else "a parameter of this model"
-            paths = f"they are {', '.join(sorted(names))}"
-            raise JobError([wrong(f"spec.training.optimizer.groups.{index}.match", group.match, expected, paths)])
-        found = dict.fromkeys(matched, group) | found
-    return found
-
-
-def _scaled(rate: optax.Schedule, group: ParameterGroup | None) -> optax.Schedule:
-    if group is None or group.rate_factor == 1:
-        return rate
-    factor = group.rate_factor
-    return lambda step: factor * rate(step)
 
 
 def _transform(settings: Optimizer, names: Names, others: Collection[str]) -> optax.GradientTransformation:

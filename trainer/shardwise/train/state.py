@@ -59,7 +59,8 @@ class Program:
         trained = {path: axes for path, axes in names.items() if training.lora is None or is_adapter(path)}
         precision = training.precision
         policy = jmp.Policy(*(jnp.dtype(name) for name in (precision.params, precision.compute, precision.output)))
-        rule = optimizer(training.optimizer, trained, training.steps, params=precision.params)
+        fixed = names.keys() - trained.keys()
+        rule = optimizer(training.optimizer, trained, training.steps, params=precision.params, fixed=fixed)
         return cls(
             config=config,
             layout=layout,
