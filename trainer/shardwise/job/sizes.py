@@ -26,15 +26,16 @@ def block_matrix_parameters(
 
 def block_adapter_parameters(
     *, rank: int, embed: int, heads: int, kv_heads: int, head_size: int, mlp: int, is_gated: bool
-) -> int:
-    """Count the parameters in the adapters of one block; `mlp` is 0 where MLPs have none.
+) -> tuple[int, int]:
+    """Count the parameters in the adapters of one block: of factors that map from or to `embed`, and of the others.
 
-    What is one product has one adapter: queries, keys and values of as many heads, or else keys and values.
+    `mlp` is 0 where MLPs have none. What is one product has one adapter: queries, keys and values of as many heads, or
+    else keys and values.
     """
     values = heads * head_size
-    ins = 3 * values + embed if kv_heads == heads else values + 2 * kv_heads * head_size + 2 * embed
-    ups = (2 if is_gated else 1) + 1 if mlp else 0
-    return rank * (ins + values + embed + ups * (embed + mlp))
+    ins, of_ins = (1, 3 * values) if kv_heads == heads else (2, values + 2 * kv_heads * head_size)
+    of_mlp = (2 if is_gated else 1) + 1 if mlp else 0
+    return rank * (ins + 1 + of_mlp) * embed, rank * (of_ins + values + of_mlp * mlp)
 
 
 def keys_seen_twice(layers: int, seq_len: int, window: int | None, pattern: int | None) -> int:
@@ -78,10 +79,13 @@ def block_matrices(model: Model, *, of_a_token: bool = False) -> int:
 
 def adapter_parameters(model: Model, lora: Lora | None) -> int | None:
     """Count the parameters in the adapters of a resolved job, or return None of one that trains its weights."""
-    if lora is None:
-        return None
+    return None if lora is None else (model.layers or 0) * sum(block_adapters(model, lora))
+
+
+def block_adapters(model: Model, lora: Lora) -> tuple[int, int]:
+    """Count the parameters in the adapters of a block of a resolved model, as `block_adapter_parameters` does."""
     embed, heads, kv_heads, head_size, mlp = _of_block(model)
-    block = block_adapter_parameters(
+    return block_adapter_parameters(
         rank=lora.rank,
         embed=embed,
         heads=heads,
@@ -90,7 +94,6 @@ def adapter_parameters(model: Model, lora: Lora | None) -> int | None:
         mlp=mlp if lora.mlp else 0,
         is_gated=is_gated(model),
     )
-    return (model.layers or 0) * block
 
 
 def mlps_of_a_token(model: Model) -> int:

@@ -8,6 +8,7 @@ from shardwise.job.accelerators import accelerator_of
 from shardwise.job.presets import padded_vocab_size, published_vocab_size
 from shardwise.job.sizes import (
     adapter_parameters,
+    block_adapters,
     block_matrices,
     flops_per_token,
     is_gated,
@@ -90,13 +91,17 @@ def _bytes(training: Training, of: _Sizes) -> float:
     held = (of.block if training.mesh.fsdp else of.whole_block) / ways
     stages = of.shape.pipeline
     params = training.precision.params
-    kept = (2 if params == "bfloat16" else 4) + _state_bytes(training.optimizer, params) + 4  # and the gradient's
-    if training.lora:  # the weights alone: beside them adapters are nothing
-        kept = width
+    trained = (2 if params == "bfloat16" else 4) + _state_bytes(training.optimizer, params) + 4  # and the gradient's
+    kept = width if training.lora else trained
+    # FSDP splits the factors of adapters that map from or to embed, and tensor the others.
+    by_embed, others = block_adapters(training.model, training.lora) if training.lora else (0, 0)
+    adapters = (by_embed / ways + others / tensor) * trained
     tokens = _tokens_at_once(training, of)
     layer = tokens * width * _kept_of_a_layer(training.model, tensor)
     logits = min(training.loss.block_tokens, tokens) * of.vocab / tensor * (8 + width)
-    whole = (2 * of.whole_block + of.table) * width / tensor + of.vocab * of.embed * 4 / tensor
+    whole = (2 * of.whole_block + of.table) * width / tensor + 2 * (by_embed + others / tensor) * width
+    if not training.lora:  # the gradient of the table that tokens are looked up in
+        whole += of.vocab * of.embed * 4 / tensor
     ups = 3 if is_gated(training.model) else 2
     working = tokens * width * (2 * ups * mlps_of_a_token(training.model) * of.mlp / tensor + 8 * of.embed)
     if context > 1:  # keys and values, and their gradients in the format of sums and in float32: of whole sequences
@@ -106,7 +111,7 @@ def _bytes(training: Training, of: _Sizes) -> float:
     if of.apart:  # the tokens of all devices that have other experts, and their gradients; sums are in float32
         working += of.shape.data_inner * tokens * of.embed * (2 * width + 8)
     at_once = Schedule.of(training).ticks if stages > 1 else 1
-    layers = of.layers / stages * (held * kept / tensor + layer * at_once / training.mesh.pipeline_rounds)
+    layers = of.layers / stages * (held * kept / tensor + adapters + layer * at_once / training.mesh.pipeline_rounds)
     return layers + of.table * kept / ways / tensor + logits + whole + working
 
 

@@ -1,0 +1,66 @@
+"""shardwise.plan.estimate: what adapters take beside the weights that they are for."""
+
+import jax
+import numpy as np
+import pytest
+from tests.train.conftest import SMALL
+
+from shardwise.job.load import loads
+from shardwise.job.resolve import resolve
+from shardwise.job.spec import TrainingJob
+from shardwise.plan.estimate import estimate
+from shardwise.train.config import GptConfig
+from shardwise.train.layout import Layout
+from shardwise.train.state import Program
+
+LLAMA_8B = (
+    "layers: 32, heads: 32, kvHeads: 8, embed: 4096, mlp: 14336, seqLen: 4096, remat: full, norm: rms, "
+    "activation: swiglu, position: rotary, tiedHead: false, vocabSize: 128256"
+)
+
+
+@pytest.mark.parametrize("mesh", ["{tensor: 1}", "{tensor: 2}", "{tensor: 4}", "{tensor: 2, fsdp: false}"])
+@pytest.mark.parametrize("heads", ["heads: 8", "heads: 8, kvHeads: 4, activation: swiglu"])
+def test_adapters_take_what_a_device_holds_of_them(mesh: str, heads: str) -> None:
+    """Weights, moments and gradients of every rank, by the shardings of the state; what is gathered is little more."""
+    words = [f"training.model={{layers: 64, {heads}, embed: 64, seqLen: 32, vocabSize: 1024}}", f"training.mesh={mesh}"]
+    small, large = adapted(8, *words), adapted(256, *words)
+    grown = estimate(large).bytes - estimate(small).bytes
+
+    held = held_of_adapters(large) - held_of_adapters(small)
+    assert held < grown < 1.15 * held
+
+
+def test_a_rank_that_does_not_fit_is_not_estimated_as_small() -> None:
+    """Adapters of rank 1024 beside Llama 8B are 10 GiB on each of four devices, and those of rank 16 are nothing."""
+    words = (f"training.model={{{LLAMA_8B}}}", "training.batch={sequences: 16, microbatches: 4}")
+    bfloat16 = "training.precision.compute=bfloat16"
+    sixteen, thousand = (estimate(adapted(rank, *words, bfloat16)).bytes / 2**30 for rank in (16, 1024))
+    assert sixteen + 9.5 < thousand
+
+
+def test_a_table_that_stays_has_no_gradient() -> None:
+    """Nor moments: where all is trained, an entry takes the gradient, whole, and a fourth of 12 bytes for them more."""
+
+    def grown(rank: int | None) -> float:
+        words = ("training.precision.compute=float32", "training.model={layers: 2, heads: 8, embed: 64, seqLen: 32}")
+        small, large = (adapted(rank, *words, f"training.model.vocabSize={size}") for size in (1024, 2048))
+        return estimate(large).bytes - estimate(small).bytes
+
+    assert grown(None) - grown(8) == 1024 * 64 * (4 + 12 / 4)
+
+
+def adapted(rank: int | None, *words: str) -> TrainingJob:
+    """A job that trains adapters of this rank, or all weights, on four devices of TPU v6e."""
+    lora = ("training.startFrom={path: base, step: 0}", f"training.lora.rank={rank}") if rank else ()
+    return resolve(loads(SMALL, ["hardware={accelerator: tpu-v6e, topology: 2x2}", *lora, *words]))
+
+
+def held_of_adapters(job: TrainingJob) -> int:
+    """Bytes on one device of all that is trained, its optimizer's state and its gradient in float32."""
+    training = job.spec.training
+    config = GptConfig.of(training, tokenizer_size=1024, platform="cpu")
+    state = Program.of(training, Layout.of(training, jax.devices()[:4]), config).abstract()
+    size = lambda x, width: int(np.prod(x.sharding.shard_shape(x.shape))) * width  # noqa: E731
+    gradients = sum(size(x, 4) for x in state["params"].values())
+    return gradients + sum(size(x, x.dtype.itemsize) for x in jax.tree.leaves((state["params"], state["optimizer"])))
