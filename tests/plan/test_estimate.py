@@ -1,7 +1,9 @@
 """shardwise.plan.estimate: what adapters take beside the weights that they are for."""
 
+import math
+from typing import Any
+
 import jax
-import numpy as np
 import pytest
 from tests.train.conftest import SMALL
 
@@ -61,6 +63,11 @@ def held_of_adapters(job: TrainingJob) -> int:
     training = job.spec.training
     config = GptConfig.of(training, tokenizer_size=1024, platform="cpu")
     state = Program.of(training, Layout.of(training, jax.devices()[:4]), config).abstract()
-    size = lambda x, width: int(np.prod(x.sharding.shard_shape(x.shape))) * width  # noqa: E731
-    gradients = sum(size(x, 4) for x in state["params"].values())
-    return gradients + sum(size(x, x.dtype.itemsize) for x in jax.tree.leaves((state["params"], state["optimizer"])))
+    held = sum(_entries(x) * x.dtype.itemsize for x in jax.tree.leaves((state["params"], state["optimizer"])))
+    return held + sum(_entries(x) * 4 for x in state["params"].values())
+
+
+def _entries(x: Any) -> int:
+    """Entries of an array on one device."""
+    shape: tuple[int, ...] = x.sharding.shard_shape(x.shape)
+    return math.prod(shape)

@@ -73,9 +73,9 @@ def command(
     environment.apply(job)
     console = Console(highlight=False, soft_wrap=True)
     with trainer_imports():
+        from shardwise.cli.adapted_model import base_of
         from shardwise.cli.saved_model import exported_parameters, save_adapters
         from shardwise.train import weights
-        from shardwise.train.base import place_of_base
         from shardwise.train.config import GptConfig
         from shardwise.train.data.chat import jinja_of, puts_a_space
 
@@ -101,7 +101,7 @@ def command(
         keys = {**published.positions(family, config), **tokens}
 
         def write(step: int) -> None:
-            check_table(*(place_of_base(job) or (root, step)), data.tokenizer, config.vocab_size)
+            check_table(*(base_of(job, root, step) or (root, step)), data.tokenizer, config.vocab_size)
             weights.write(out, config, exported_parameters(job, config, root, step, dtype), keys)
 
         _from_newest(console, root, step, out, write)
