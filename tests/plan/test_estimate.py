@@ -63,11 +63,11 @@ def held_of_adapters(job: TrainingJob) -> int:
     training = job.spec.training
     config = GptConfig.of(training, tokenizer_size=1024, platform="cpu")
     state = Program.of(training, Layout.of(training, jax.devices()[:4]), config).abstract()
-    held = sum(_entries(x) * x.dtype.itemsize for x in jax.tree.leaves((state["params"], state["optimizer"])))
+    held: int = sum(_entries(x) * x.dtype.itemsize for x in jax.tree.leaves((state["params"], state["optimizer"])))
     return held + sum(_entries(x) * 4 for x in state["params"].values())
 
 
 def _entries(x: Any) -> int:
     """Entries of an array on one device."""
-    shape: tuple[int, ...] = x.sharding.shard_shape(x.shape)
-    return math.prod(shape)
+    entries: int = math.prod(x.sharding.shard_shape(x.shape))
+    return entries
