@@ -33,6 +33,16 @@ def test_a_mask_is_that_of_the_whole_sequence(rate: float, context: int) -> None
     assert not np.array_equal(whole[0], whole[1])
 
 
+def test_the_mean_stays_in_bfloat16() -> None:
+    """A rate is not rounded to the dtype of what is dropped: a bias that is in every layer does not average out."""
+    x = jnp.linspace(1, 2, 1 << 16, dtype=jnp.float32).reshape(1, 256, 256).astype(jnp.bfloat16)
+    dropout = Dropout.of(seed=0, step=jnp.int32(0), rows=jnp.arange(1), embed=0.1, residual=0.1)
+    out = np.asarray(dropout.drop(x, jnp.int32(0), "mlp"), np.float64)
+    kept = out != 0
+
+    assert out[kept].sum() / np.asarray(x, np.float64)[kept].sum() == pytest.approx(1 / 0.9, rel=3e-4)
+
+
 def test_a_device_draws_its_own_part() -> None:
     """No value of the program is larger than a device's part of the activations."""
     layout = layout_over(context=4)
