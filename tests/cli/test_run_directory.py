@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fsspec import AbstractFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
 from tests.cli.conftest import Command
 from tests.page.building import make_run
 from tests.train.s3_server import Bucket, serving
@@ -118,6 +120,64 @@ def test_only_what_has_changed(bucket: Bucket, run: str, tmp_path: Path, monkeyp
     assert (directory / "job.yaml").stat().st_ino == kept
     assert not (directory / log).exists()
     assert Fetched.read(tmp_path / "run") is None
+
+
+@pytest.mark.parametrize(
+    ("words", "logs"),
+    [(["top"], 0), (["status"], 0), (["page", "--out", "-"], 4), (["logs"], 4)],
+    ids=("top", "status", "page", "logs"),
+)
+def test_logs_come_where_they_are_shown(
+    words: list[str], logs: int, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 1,024 hosts they are that many files for each attempt: what shows none of them does not even list them."""
+    monkeypatch.setenv("SHARDWISE_CACHE", str(tmp_path / "cache"))
+    listed: list[str] = []
+    run, url = make_run(tmp_path / "run"), f"memory://{tmp_path.name}"
+    store = MemoryFileSystem()
+    store.put(str(run), f"/{tmp_path.name}", recursive=True)
+    store.pipe_file(f"/{tmp_path.name}/{BUCKET_LEASE}", b"")
+
+    def ls(store: MemoryFileSystem, path: str, **options: Any) -> list[Any]:
+        listed.append(path)
+        return list(real(store, path, **options))
+
+    real = MemoryFileSystem.ls
+    monkeypatch.setattr(MemoryFileSystem, "ls", ls)
+    monkeypatch.setattr(MemoryFileSystem, "find", AbstractFileSystem.find)  # which lists folder by folder
+    ended = command(words[0], url, *words[1:])
+
+    assert (ended.code, ended.error) == (0, "")
+    assert any(path.endswith(f"/{LOGS}") for path in listed)  # the events of the run are there
+    assert any("/attempt-" in path for path in listed) is bool(logs)
+    assert len(list((tmp_path / "cache").rglob("host-*.log"))) == logs
+
+
+def test_logs_that_came_stay(bucket: Bucket, run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look that needs no logs takes none away; the next that needs them fetches those that have changed."""
+    monkeypatch.setenv("SHARDWISE_CACHE", str(tmp_path / "cache"))
+    url = f"{bucket.url}/{run}"
+    directory = fetch(url)
+    changed, gone, same = sorted(directory.glob(f"{LOGS}/attempt-*/*.log"))[:3]
+    bucket.put(f"{run}/{changed.relative_to(directory)}", b"anew\n")
+    bucket.delete(f"{run}/{gone.relative_to(directory)}")
+    bucket.put(f"{run}/{METRICS}", b'{"step": 99, "loss": 1.0}\n')
+    kept = same.stat().st_ino
+
+    assert fetch(url, logs=False) == directory
+    assert (directory / METRICS).read_bytes() == b'{"step": 99, "loss": 1.0}\n'
+    assert changed.exists()
+    fetch(url)
+    assert changed.read_bytes() == b"anew\n"
+    assert not gone.exists()
+    assert same.stat().st_ino == kept
+
+
+def test_no_logs_at_all(bucket: Bucket, run: str, command: Command) -> None:
+    """A run that ended before its first attempt has a status like any other."""
+    for key in bucket.keys(f"{run}/{LOGS}"):
+        bucket.delete(key)
+    assert json.loads(command("status", f"{bucket.url}/{run}", "--json").out)["status"] == "complete"
 
 
 def test_page(bucket: Bucket, run: str, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from shardwise.cli.in_cluster import Context, Namespace, job_in_cluster
-from shardwise.cli.run_directory import Fetched, RunOrJob, shown
+from shardwise.cli.run_directory import Fetched, RunWithLogsOrJob, shown
 from shardwise.cli.run_files import is_live, refuse_other_directory
 from shardwise.launcher.system.lines import GrowingLog
 from shardwise.protocol.bounded_log import whole_log
@@ -31,7 +31,7 @@ Follow = Annotated[
 
 
 def command(
-    directory: RunOrJob,
+    directory: RunWithLogsOrJob,
     *,
     host: Host = 0,
     attempt: AttemptOption = None,

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from shardwise.cli.run_directory import Fetched, RunDir
+from shardwise.cli.run_directory import Fetched, RunDirWithLogs
 from shardwise.cli.run_files import committed_steps, refuse_other_directory, status_of
 from shardwise.page.gather import gather
 from shardwise.page.render import render
@@ -22,7 +22,7 @@ Out = Annotated[
 _OUTPUT = Path("-")
 
 
-def command(directory: RunDir, *, out: Out = None) -> None:
+def command(directory: RunDirWithLogs, *, out: Out = None) -> None:
     """Write a run as one HTML page, from its directory alone.
 
     It shows curves, goodput, attempts, hosts, checkpoints and logs; of a live run as they are at this moment.

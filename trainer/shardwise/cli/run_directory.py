@@ -1,12 +1,14 @@
 """The run directory that a command reads: a folder, or one in a bucket, which is fetched into a folder of this machine.
 
-Checkpoints stay where they are. What was fetched before and is the same in the bucket is not fetched again.
+Checkpoints stay where they are, and so do the trainers' logs, of which each attempt has one for each host, but for the
+commands that show them. What was fetched before and is the same in the bucket is not fetched again.
 """
 
 import hashlib
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
@@ -45,15 +47,24 @@ class Fetched(BaseModel):
             return None
 
 
-def run_directory(given: str) -> Path:
+def run_directory(given: str, *, logs: bool = False) -> Path:
     """Return a run directory's folder: the one that is named, or of a URL one with what is in the bucket now.
+
+    Args:
+        given: a path or a URL.
+        logs: whether the trainers' logs must be those of now too.
 
     Raises:
         UsageError: the bucket cannot be read, holds no run directory there, or the libraries for it are missing.
         RunDirectoryError: its lease is no lease.
 
     """
-    return fetch(given.rstrip("/")) if "://" in given else folder(given)
+    return fetch(given.rstrip("/"), logs=logs) if "://" in given else folder(given)
+
+
+def run_directory_with_logs(given: str) -> Path:
+    """Do as `run_directory`, with the trainers' logs."""
+    return run_directory(given, logs=True)
 
 
 def folder(given: str) -> Path:
@@ -61,17 +72,15 @@ def folder(given: str) -> Path:
     return Path(given).absolute() if given.startswith("./") else Path(given)  # a path itself drops the ./
 
 
-RunDir = Annotated[
-    Path, typer.Argument(help="A run directory; also one in a bucket.", metavar="DIR|URL", parser=run_directory)
-]
-RunOrJob = Annotated[
-    Path,
-    typer.Argument(
-        help="A run directory, also one in a bucket, or tj/NAME in a cluster.",
-        metavar="DIR|URL|tj/NAME",
-        parser=run_directory,
-    ),
-]
+_DIR: dict[str, Any] = {"help": "A run directory; also one in a bucket.", "metavar": "DIR|URL"}
+_DIR_OR_JOB: dict[str, Any] = {
+    "help": "A run directory, also one in a bucket, or tj/NAME in a cluster.",
+    "metavar": "DIR|URL|tj/NAME",
+}
+RunDir = Annotated[Path, typer.Argument(**_DIR, parser=run_directory)]
+RunDirWithLogs = Annotated[Path, typer.Argument(**_DIR, parser=run_directory_with_logs)]
+RunOrJob = Annotated[Path, typer.Argument(**_DIR_OR_JOB, parser=run_directory)]
+RunWithLogsOrJob = Annotated[Path, typer.Argument(**_DIR_OR_JOB, parser=run_directory_with_logs)]
 
 
 def shown(directory: Path) -> str:
@@ -80,8 +89,11 @@ def shown(directory: Path) -> str:
     return fetched.url if fetched else str(directory)
 
 
-def fetch(url: str) -> Path:
-    """Fetch the files of a run directory, but for checkpoints, programs and traces; raise as `run_directory`."""
+def fetch(url: str, *, logs: bool = True) -> Path:
+    """Fetch the files of a run directory, but for checkpoints, programs and traces; raise as `run_directory`.
+
+    Without `logs` the trainers' logs are not asked for: those that came before stay as they were.
+    """
     with trainer_imports():
         from fsspec.core import url_to_fs
     directory = cache_directory() / "runs" / hashlib.sha256(url.encode()).hexdigest()[:16]
@@ -89,7 +101,9 @@ def fetch(url: str) -> Path:
     with Console(stderr=True).status(f"reading {url}"):
         try:
             store, root = url_to_fs(url, use_listings_cache=False)
-            there = dict(_listed(store, root))
+            there = dict(_listed(store, root, logs=logs))
+            if not logs:
+                there |= _logs_before(directory)
             if BUCKET_LEASE in there:
                 _bring(store, root, there, directory)
         except Exception as error:  # each store's library raises its own
@@ -115,14 +129,29 @@ def _is_held(url: str, lease: bytes) -> bool:
     return holder is not None and holder.live and time.time() - holder.renewed_at < STALE_SECONDS + _CLOCKS_SECONDS
 
 
-def _listed(store: "AbstractFileSystem", root: str) -> Iterator[tuple[str, str]]:
+def _listed(store: "AbstractFileSystem", root: str, *, logs: bool) -> Iterator[tuple[str, str]]:
     """Yield each file that commands read, by its name in the run directory, with a digest of what the store lists."""
     files: dict[str, Mapping[str, Any]] = {entry["name"]: entry for entry in store.ls(root, detail=True)}
-    files |= store.find(f"{root}/{LOGS}", detail=True)
+    if logs:
+        files |= store.find(f"{root}/{LOGS}", detail=True)
+    else:  # the launcher's own files are there, and a folder for each attempt; some stores' `find` lists those whole
+        with suppress(FileNotFoundError):  # a run that has not started yet has none
+            files |= {entry["name"]: entry for entry in store.ls(f"{root}/{LOGS}", detail=True)}
     for path, entry in files.items():
         name = path.removeprefix(f"{root}/")
         if entry["type"] == "file" and ".." not in PurePosixPath(name).parts:
             yield name, hashlib.sha256(repr(sorted(entry.items())).encode()).hexdigest()
+
+
+def _logs_before(directory: Path) -> dict[str, str]:
+    """Return the trainers' logs that were fetched before, as they were listed then."""
+    before = Fetched.read(directory)
+    known = before.files if before else {}
+    return {
+        name: listed
+        for name, listed in known.items()
+        if PurePosixPath(name).match(f"{LOGS}/*/*") and (directory / name).is_file()
+    }
 
 
 def _bring(store: "AbstractFileSystem", root: str, there: Mapping[str, str], directory: Path) -> None:
