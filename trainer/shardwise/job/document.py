@@ -211,7 +211,7 @@ def _mapping(node: yaml.MappingNode, path: Path, place: _Place, places: dict[Pat
         where = place(key_node.start_mark)
         key = _value(key_node, path, place, {})
         if not isinstance(key, str):
-            raise _refusal(where, "keys that are text", given=f"the key {shown(key)}", path=path, hint="quote it")
+            raise _refusal(where, "keys that are text", path=path, **_given_as_key(key_node, key))
         if key in result:
             first = places[(*path, key)].where
             raise _refusal(where, f"each key once (first at {first})", given=f'"{key}" again', path=(*path, key))
@@ -219,6 +219,15 @@ def _mapping(node: yaml.MappingNode, path: Path, place: _Place, places: dict[Pat
         # A value may begin on the line after its key; the key is what one looks for.
         places[(*path, key)] = places[(*path, key)]._replace(where=where)
     return result
+
+
+def _given_as_key(node: yaml.Node, key: object) -> dict[str, str]:
+    """Return what a refusal says of a key that is no text: what stands in the file, which may be nothing."""
+    if not isinstance(node, yaml.ScalarNode):
+        return {"given": f"{shown(key)} as a key"}
+    if not node.value:
+        return {"given": "an empty key"}
+    return {"given": f"the key {node.value}", "hint": f'quote it ("{node.value}")'}
 
 
 def _scalar(text: str, path: Path, where: str) -> Any:
