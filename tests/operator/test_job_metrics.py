@@ -10,15 +10,18 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
+from tests.cluster.commands import wait
 from tests.cluster.packages import PROMTOOL, require
 from tests.operator.building import NOW, manifest
-from tests.operator.operating import told
+from tests.operator.operating import StandInAgents, told
 
 from shardwise.launcher.leader import prometheus
 from shardwise.protocol.contract import Cause
 from shardwise.protocol.run_status import GOODPUT_CATEGORIES, HostStatus, RunStatus, RunSummary
 from shardwise_operator import reasons
 from shardwise_operator.job_metrics import JobMetrics
+from shardwise_operator.observe.agents import Target
+from shardwise_operator.observe.poll import Poller
 from shardwise_operator.observe.state import Phase
 from shardwise_operator.reasons import Lost
 from shardwise_operator.runtime.kinds import timestamp
@@ -129,6 +132,24 @@ def test_lost_steps_take_nothing_back_from_a_counter() -> None:
     latest["uid"] = told(goodput={"step": 35_700.0, "lostSteps": 300.0})
     assert served.get_sample_value("shardwise_job_goodput_seconds_total", steps) == 36_000
     assert served.get_sample_value("shardwise_job_goodput_seconds_total", lost) == 300
+
+
+def test_what_is_polled_of_a_job_is_not_told_of_the_next() -> None:
+    """What is still polled of a job that was deleted is not told of the one that was made in its place."""
+    new, agents = job("Pending"), StandInAgents()
+    agents.answer = told(step=7)
+    with Poller(agents, 600.0, lambda _: None) as poller:
+        poller.follow(("default", "job"), "uid of the one before", Target(pod="pod", address="", tokens=("secret",)))
+        wait("an answer", poller.latest)
+        served = CollectorRegistry()
+        served.register(JobMetrics(lambda: [new], poller.latest, leads=lambda: True))
+
+        figures = ("step", "loss", "tokens_per_second", "mfu_ratio", "goodput_ratio")
+        found = {name: served.get_sample_value(f"shardwise_job_{name}", LABELS) for name in figures}
+        assert found == dict.fromkeys(figures)
+        assert served.get_sample_value("shardwise_job_goodput_seconds_total", {**LABELS, "category": "step"}) is None
+        new["metadata"]["uid"] = "uid of the one before"
+        assert served.get_sample_value("shardwise_job_step", LABELS) == 7
 
 
 def test_a_job_made_anew_has_no_figures_of_the_one_before() -> None:
