@@ -63,15 +63,20 @@ _MANY_HOSTS = ("tests/hosts/", "tests/images/", "tests/kubernetes/")
 # A minute or more for each test, and nothing shared: as one piece they would be left to one process at the end.
 _EACH_BY_ITSELF = ("tests/train/test_meshes.py", "tests/plan/test_resident.py")
 
+# One test of six minutes, each command of the documents behind the other: begun last, the others would end before it.
+_AT_FIRST = ("tests/test_commands_run.py",)
+
 
 class _Scheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist ships no types
     """Files go to whichever process of pytest is free: every second one begins with the runs of several hosts."""
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         many_hosts = bool(self.nodes.index(node) % 2)
-        wanted = (scope for scope in self.workqueue if scope.startswith(_MANY_HOSTS) == many_hosts)
-        if (scope := next(wanted, None)) is not None:
-            self.workqueue.move_to_end(scope, last=False)
+
+        def place(scope: str) -> tuple[bool, bool]:
+            return scope.startswith(_MANY_HOSTS) != many_hosts, not scope.startswith(_AT_FIRST)
+
+        self.workqueue.move_to_end(min(self.workqueue, key=place), last=False)
         super()._assign_work_unit(node)
 
     def _split_scope(self, nodeid: str) -> str:
