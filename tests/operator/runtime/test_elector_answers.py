@@ -33,6 +33,18 @@ class Server:
         return lease
 
 
+def _elector(server: Server, lost: threading.Event, timing: Timing) -> Elector:
+    """Return one that renews through this server, and sets `lost` when it no longer leads."""
+    return Elector(
+        server,  # type: ignore[arg-type]
+        namespace="ns",
+        name="lease",
+        identity="me",
+        lost=lambda _: lost.set(),
+        timing=timing,
+    )
+
+
 @pytest.mark.parametrize("answer", [{"error": "log in"}, {"kind": "Status", "metadata": {}}, {"metadata": None}])
 @pytest.mark.parametrize("strange", [1, 10**9])
 def test_an_answer_that_is_no_lease(
@@ -40,14 +52,7 @@ def test_an_answer_that_is_no_lease(
 ) -> None:
     """It renews nothing, and the next one does; where none comes in time the process no longer leads, and ends."""
     server, lost = Server(answer), threading.Event()
-    elector = Elector(
-        server,  # type: ignore[arg-type]
-        namespace="ns",
-        name="lease",
-        identity="me",
-        lost=lambda _: lost.set(),
-        timing=Timing(lease=3, renew=2, retry=0.05),
-    )
+    elector = _elector(server, lost, Timing(lease=3, renew=2, retry=0.05))
     assert elector.acquire(threading.Event())
     before, server.strange = server.renewed, strange
     if strange == 1:
@@ -63,14 +68,7 @@ def test_an_answer_that_is_no_lease(
 def test_an_error_of_our_own_ends_leading(caplog: pytest.LogCaptureFixture) -> None:
     """Nobody else renews the Lease: a process that stayed would write nothing, and say nothing."""
     server, lost = Server({}), threading.Event()
-    elector = Elector(
-        server,  # type: ignore[arg-type]
-        namespace="ns",
-        name="lease",
-        identity="me",
-        lost=lambda _: lost.set(),
-        timing=Timing(lease=300, renew=200, retry=0.05),
-    )
+    elector = _elector(server, lost, Timing(lease=300, renew=200, retry=0.05))
     assert elector.acquire(threading.Event())
     server.answer, server.strange = {"metadata": {"namespace": "ns", "name": "lease"}, "spec": 5}, 10**9
 
