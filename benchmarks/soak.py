@@ -188,15 +188,17 @@ def _trainer(launcher: int) -> int:
 
 def _sample(pids: Sequence[int], **more: int) -> Sample:
     processes = [psutil.Process(pid) for pid in pids]
-    descriptors = []
+    descriptors, threads = [], []
     for _ in range(_LOOKS):
         descriptors.append(sum(each.num_fds() for each in processes))
+        threads.append(sum(each.num_threads() for each in processes))
         time.sleep(_LOOK_SECONDS)
     listening = [one for each in processes for one in each.net_connections() if one.status == psutil.CONN_LISTEN]
     return Sample(
         rss_bytes=sum(each.memory_info().rss for each in processes),
-        descriptors=min(descriptors),  # a poll opens connections for a moment; what leaks is there at every look
-        threads=sum(each.num_threads() for each in processes),
+        # A poll has a thread and connections for a moment; what leaks is there at every look.
+        descriptors=min(descriptors),
+        threads=min(threads),
         ports=len(listening),
         **more,
     )
