@@ -24,10 +24,10 @@ from shardwise.train.state import Abstract, Program, flat
 _LORA = "spec.training.lora."
 
 
-def holds_adapters(job: TrainingJob, root: str, step: int) -> bool:
-    """Return whether a checkpoint of a job with adapters holds those, and not a whole model.
+def adapters_in(job: TrainingJob, root: str, step: int) -> Manifest | None:
+    """Return the manifest of a checkpoint that holds adapters of a resolved job; None if it holds a whole model.
 
-    In its folder there may be both: the weights that were imported, and those of a run that was forked.
+    In the folder of such a job there may be both: the weights that were imported, and those of a run that was forked.
 
     Raises:
         CheckpointError: it cannot be read, or its adapters are not those that the job describes.
@@ -35,23 +35,24 @@ def holds_adapters(job: TrainingJob, root: str, step: int) -> bool:
     """
     manifest = read_manifest(root, step)
     if not any(is_adapter(path) for path in manifest.arrays):
-        return False
+        return None
     known = identity(job, data_fingerprint="")
     _refuse_others(root, manifest, {path: value for path, value in known.items() if path.startswith(_LORA)})
-    return True
+    return manifest
 
 
 def base_of(job: TrainingJob, root: str, step: int) -> tuple[str, int] | None:
     """Return the folder and step of the weights that a checkpoint's adapters are for; None if it holds a whole model.
 
     Raises:
-        CheckpointError: as `holds_adapters`; or the job names no such weights, or others than they were trained beside.
+        CheckpointError: as `adapters_in`; or the job names no such weights, or others than they were trained beside.
 
     """
     place = place_of_base(job)
-    if place is None or not holds_adapters(job, root, step):
+    manifest = adapters_in(job, root, step) if place else None
+    if place is None or manifest is None:
         return None
-    _refuse_others(root, read_manifest(root, step), {FINGERPRINT: fingerprint_of(*place)})
+    _refuse_others(root, manifest, {FINGERPRINT: fingerprint_of(*place)})
     return place
 
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shardwise.bucket.lease import Lease
-from shardwise.cli.adapted_model import adapted_model, holds_adapters, whole_parameters
+from shardwise.cli.adapted_model import adapted_model, adapters_in, whole_parameters
 from shardwise.job.identity import without_younger_fields
 from shardwise.job.spec import Mesh, TrainingJob
 from shardwise.job.spec.training import Lora
@@ -134,7 +134,7 @@ def save_adapters(
     lora = job.spec.training.lora
     if lora is None:
         raise DataError(f"{root}: the job trains its weights, and has no adapters; expected one with training.lora")
-    if not holds_adapters(job, root, step):
+    if adapters_in(job, root, step) is None:
         raise CheckpointError(
             f"{root}/{checkpoint_name(step)}: holds no adapters yet; run the job until its first save"
         )
