@@ -13,6 +13,7 @@ from haliax import Axis
 from tests.train.small_gpt import Params, forward_of, gpt2_config, gptj_config, program_of, random_params
 
 from shardwise.job.spec import Model
+from shardwise.train.block import Attention
 from shardwise.train.config import GptConfig
 from shardwise.train.dropout import Dropout
 from shardwise.train.norm import Norm
@@ -123,6 +124,32 @@ def test_scores_shrink_with_the_layer_where_asked() -> None:
     halved["blocks.attention.qkv.bias"] = jnp.asarray(bias)
     given, expected = forward_of(scaled)(params, ROWS), forward_of(plain)(halved, ROWS)
     assert np.allclose(given[..., :70], expected[..., :70], rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("features", [24, 128, 144])
+def test_scores_are_scaled_as_asked_in_bfloat16(
+    make: Callable[..., GptConfig], features: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1 / sqrt(features) is none of bfloat16's numbers, and yet queries are on average scaled by it, not by another."""
+    queries: list[jax.Array] = []
+
+    def attend(q: jax.Array, k: jax.Array, v: jax.Array, *_: Any, **__: Any) -> jax.Array:
+        queries.append(q)
+        return v
+
+    monkeypatch.setattr("shardwise.train.block.attend", attend)
+    sums = []
+    for scalar in (1.0, float(features)):
+        config = make(num_layers=1, embed_size=64, query_pre_attn_scalar=scalar)
+        attention = Attention.init(config, key=jax.random.key(0))
+        Batch, Position = Axis("batch", 16), Axis("position", 64)
+        x = hax.random.normal(jax.random.key(1), (Batch, Position, config.Embed)).astype(jnp.bfloat16)
+        program = program_of(config, precision={"compute": "bfloat16"})
+        with jax.set_mesh(program.layout.mesh):
+            attention(x, None, jnp.int32(0), program.layout)
+        sums.append(float(jnp.abs(queries.pop().astype(jnp.float32)).sum()))
+    assert np.isclose(sums[1] / sums[0], features**-0.5, rtol=5e-5)
 
 
 WRITERS = ("blocks.attention.out.weight", "blocks.mlp.down.weight")

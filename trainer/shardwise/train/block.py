@@ -114,8 +114,8 @@ class Attention(eqx.Module):
             q, k = (
                 hax.named(rotate(part.array, rope, start, is_local, ways=layout.context), part.axes) for part in (q, k)
             )
-        scale = 1 / math.sqrt(config.query_pre_attn_scalar)
-        q = q * (scale / (layer + 1) if config.scale_by_inverse_layer else scale)
+        scale = 1 / math.sqrt(config.query_pre_attn_scalar)  # in float32: bfloat16 would round the scale itself
+        q = q.astype(jnp.float32) * (scale / (layer + 1) if config.scale_by_inverse_layer else scale)
         q, k, v = (layout.put(part.astype(x.dtype)).array for part in (q, k, v))
         return q, k, v
 
