@@ -18,8 +18,9 @@ from shardwise.job.resolve import resolve  # noqa: E402
 from shardwise.train.config import GptConfig  # noqa: E402
 from shardwise.train.flops import flops_per_token  # noqa: E402
 from shardwise.train.layout import Layout  # noqa: E402
+from shardwise.train.microbatches import Batch  # noqa: E402
 from shardwise.train.state import Program  # noqa: E402
-from shardwise.train.step import Batch, lower_step  # noqa: E402
+from shardwise.train.step import lower_step  # noqa: E402
 
 JOB = """
 apiVersion: shardwise.dev/v1alpha1

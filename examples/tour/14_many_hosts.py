@@ -41,8 +41,9 @@ from shardwise.protocol.contract import CACHE_VARIABLE, EVENTS, LOGS, METRICS, S
 from shardwise.train.data.dataset import Reading, prepare
 from shardwise.train.data.opening import Watch
 from shardwise.train.metrics import records, steps
+from shardwise.train.microbatches import Batch
 from shardwise.train.start import build
-from shardwise.train.step import Batch, lower_step
+from shardwise.train.step import lower_step
 
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 2)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from tests.train.grids import layout_over
-from tests.train.test_meshes import NUM_STEPS, run
+from tests.train.test_meshes import batch_of, run_with_metrics
 
 from shardwise.plan.flops import traced_flops
 from shardwise.train.balance import charged
@@ -18,7 +18,7 @@ from shardwise.train.config import GptConfig
 from shardwise.train.experts import Experts
 from shardwise.train.layout import Layout, assemble, flatten
 from shardwise.train.state import Program
-from shardwise.train.step import lower_step, trace_step
+from shardwise.train.step import Metrics, lower_step, trace_step
 
 Array = jax.Array
 MakeProgram = Callable[..., Program]
@@ -152,10 +152,16 @@ def test_a_sequence_whose_outputs_nobody_uses_is_not_charged() -> None:
     likely = jax.nn.softmax(jax.random.normal(jax.random.key(0), (2, 5, 4)), -1)
     picks = jax.lax.top_k(likely, 2)[1]
     used = jnp.ones((2, 5, 2)).at[1].set(0)
-    gradient = jax.grad(lambda likely: (charged(0.3, jnp.ones((2, 5, 2)), likely, picks) * used).sum())(likely)
+
+    def total(likely: Array, loads: Array) -> Array:
+        return (charged(0.3, jnp.ones((2, 5, 2)), likely, picks, loads) * used).sum()
+
+    gradient, loads = jax.grad(total, (0, 1))(likely, jnp.zeros((2, 4)))
 
     assert (gradient[0].sum(-1) > 0).all()
     assert (gradient[1] == 0).all()
+    np.testing.assert_allclose(loads[0], np.bincount(np.ravel(picks[0]), minlength=4) / 10, rtol=1e-6)
+    assert (loads[1] == 0).all()
 
 
 @pytest.mark.parametrize(("devices", "expert"), [(1, 1), (8, 1), (8, 4)])
@@ -200,28 +206,71 @@ PRODUCTS = {
 }
 
 
-@pytest.fixture(scope="module")
-def of_one_device() -> Callable[[MakeProgram], tuple[str, list[float]]]:
-    """Return the digest and the losses of one device, which are computed once."""
-    kept: list[tuple[str, list[float]]] = []
+OfOneDevice = Callable[[MakeProgram], tuple[str, list[Metrics]]]
 
-    def known(make_program: MakeProgram) -> tuple[str, list[float]]:
+
+@pytest.fixture(scope="module")
+def of_one_device() -> OfOneDevice:
+    """Return the digest and the numbers of one device, which are computed once."""
+    kept: list[tuple[str, list[Metrics]]] = []
+
+    def known(make_program: MakeProgram) -> tuple[str, list[Metrics]]:
         if not kept:
-            kept.append(run(make_program(*MIXTURE, num_devices=1), NUM_STEPS))
+            kept.append(run_with_metrics(make_program(*MIXTURE, num_devices=1)))
         return kept[0]
 
     return known
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
-def test_losses_do_not_depend_on_the_mesh(
-    make_program: MakeProgram, of_one_device: Callable[[MakeProgram], tuple[str, list[float]]], name: str
-) -> None:
-    """Every mesh begins with the bits of one device and has its losses, with loads that are kept even."""
+def test_losses_do_not_depend_on_the_mesh(make_program: MakeProgram, of_one_device: OfOneDevice, name: str) -> None:
+    """Every mesh begins with the bits of one device and has its losses and its loads, which are kept even."""
     devices, words = PRODUCTS[name]
-    digest, losses = of_one_device(make_program)
-    found, others = run(make_program(*MIXTURE, *words, num_devices=devices), NUM_STEPS)
+    digest, expected = of_one_device(make_program)
+    found, metrics = run_with_metrics(make_program(*MIXTURE, *words, num_devices=devices))
 
-    assert losses[-1] < losses[0] - 0.1
+    assert expected[-1].loss < expected[0].loss - 0.1
     assert found == digest
-    np.testing.assert_allclose(others, losses, rtol=1e-5, atol=0)
+    np.testing.assert_allclose([m.loss for m in metrics], [m.loss for m in expected], rtol=1e-5, atol=0)
+    (busiest, idle), (theirs, also_idle) = loads_of(expected), loads_of(metrics)
+    # Of 1,024 picks two may go to another of two experts that are as likely to the last bits.
+    np.testing.assert_allclose(theirs, busiest, rtol=0, atol=2 / (1024 / 8))
+    assert 1 < busiest[-1] < busiest[0]
+    assert also_idle == idle
+
+
+def loads_of(metrics: list[Metrics]) -> tuple[list[float], list[float]]:
+    """Return what each step says of the busiest expert, and of idle ones."""
+    assert all(one.busiest_expert is not None and one.idle_experts is not None for one in metrics)
+    return [float(one.busiest_expert or 0) for one in metrics], [float(one.idle_experts or 0) for one in metrics]
+
+
+@pytest.mark.parametrize(
+    ("devices", "words"),
+    [(1, ()), (2, ("mesh.pipeline=2", "batch.microbatches=4")), (4, ("mesh.replica=2", "batch.microbatches=2"))],
+    ids=str,
+)
+def test_a_layer_that_gives_all_to_the_same_experts_is_seen(
+    make_program: MakeProgram, devices: int, words: tuple[str, ...]
+) -> None:
+    """A router of zeros picks the first two of eight for every token: each has four times the mean, six are idle.
+
+    The other layer's loads are uneven by less, and are not what is shown.
+    """
+    program = make_program(*MIXTURE, *words, num_devices=devices)
+    state = program.lower_init().compile()()
+    router = state["params"]["blocks.mlp.router.weight"]
+    state["params"]["blocks.mlp.router.weight"] = router * jnp.array([1.0, 0.0])[:, None, None]
+    controls = jax.device_put(np.zeros(devices, np.int32), program.layout.control)
+    _, metrics = lower_step(program).compile()(state, batch_of(program, 0), controls)
+
+    assert metrics.busiest_expert == 4.0
+    assert metrics.idle_experts == 6 / 16
+
+
+def test_a_model_without_experts_has_no_loads(make_program: MakeProgram) -> None:
+    """Its step has no such numbers."""
+    _, (metrics,) = run_with_metrics(make_program(num_devices=1), num_steps=1)
+
+    assert metrics.busiest_expert is None
+    assert metrics.idle_experts is None

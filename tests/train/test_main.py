@@ -12,7 +12,8 @@ import jax
 import pytest
 from tests.train.conftest import run_here
 
-from shardwise.protocol.contract import ExitCode
+from shardwise.page.curves import Metrics
+from shardwise.protocol.contract import METRICS, ExitCode
 from shardwise.protocol.errors import DeviceError, OutOfMemoryError, PeerError, RunDirectoryError, StorageError
 from shardwise.protocol.orders import STOP_SIGNAL
 from shardwise.train import main, saves
@@ -304,3 +305,24 @@ def test_a_fault_of_our_own_keeps_its_traceback(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(main, "start", broken)
     with pytest.raises(jax.errors.JaxRuntimeError, match="a bug"):
         run_here(tmp_path)
+
+
+@pytest.mark.usefixtures("as_a_trainer")
+def test_a_mixture_says_how_even_its_loads_are(tmp_path: Path) -> None:
+    """Each step's line has what the busiest expert was given, and the share that was given nothing; the page both."""
+    (tmp_path / "text.txt").write_text("So it goes. " * 999, encoding="utf-8")
+    job = (
+        "training.model={layers: 2, heads: 2, embed: 32, mlp: 16, seqLen: 32, activation: swiglu, mlpBias: false}",
+        "training.model.experts={count: 4, perToken: 2}",
+        f"training.data.train.0.paths=[{tmp_path / 'text.txt'}]",
+        "training.steps=3",
+    )
+    (tmp_path / "logs").mkdir()
+    assert run_here(tmp_path, *job) == ExitCode.OK
+
+    lines = [record for record in records(tmp_path / METRICS) if "event" not in record]
+    assert [line["step"] for line in lines] == [1, 2, 3]
+    assert all(1 <= line["busiestExpert"] <= 2 and 0 <= line["idleExperts"] <= 0.5 for line in lines)
+    curves = Metrics(tmp_path / METRICS).curves
+    assert list(curves["busiestExpert"].values) == [line["busiestExpert"] for line in lines]
+    assert list(curves["idleExperts"].values) == [line["idleExperts"] for line in lines]

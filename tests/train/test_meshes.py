@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from shardwise.train.digest import Digester, combine, to_hex
+from shardwise.train.microbatches import Batch
 from shardwise.train.state import Program, State, flat
-from shardwise.train.step import Batch, lower_step
+from shardwise.train.step import Metrics, lower_step
 from shardwise.train.zigzag import zigzag
 
 MakeProgram = Callable[..., Program]
@@ -139,20 +140,30 @@ def test_bfloat16_weights_train_beside_their_float32_masters(make_program: MakeP
 
 def run(program: Program, num_steps: int = NUM_STEPS) -> tuple[str, list[float]]:
     """The digest of a program's first state, and its losses."""
+    digest, metrics = run_with_metrics(program, num_steps)
+    return digest, [float(one.loss) for one in metrics]
+
+
+def run_with_metrics(program: Program, num_steps: int = NUM_STEPS) -> tuple[str, list[Metrics]]:
+    """The digest of a program's first state, and the numbers of its steps."""
     initial: State = program.lower_init().compile()()
     digest = _digest(initial)  # before the first step takes the state's memory
-    return digest, _train(program, num_steps, initial)[1]
+    return digest, _steps(program, num_steps, initial)[1]
 
 
-def _train(program: Program, num_steps: int, initial: State | None = None) -> tuple[State, list[float]]:
+def _train(program: Program, num_steps: int) -> tuple[State, list[float]]:
+    state, metrics = _steps(program, num_steps, program.lower_init().compile()())
+    return state, [float(one.loss) for one in metrics]
+
+
+def _steps(program: Program, num_steps: int, state: State) -> tuple[State, list[Metrics]]:
     compiled = lower_step(program).compile()
-    state = program.lower_init().compile()() if initial is None else initial
     words = jax.device_put(np.zeros(program.layout.mesh.size, np.int32), program.layout.control)
-    losses = []
+    every = []
     for step in range(num_steps):
         state, metrics = compiled(state, batch_of(program, step), words)
-        losses.append(float(metrics.loss))
-    return state, losses
+        every.append(jax.device_get(metrics))
+    return state, every
 
 
 def batch_of(program: Program, step: int) -> Batch:

@@ -10,8 +10,9 @@ from tests.train.buffers import largest_buffer_bytes
 
 from shardwise.protocol.contract import Control
 from shardwise.train.loss import LossSums
+from shardwise.train.microbatches import Batch
 from shardwise.train.state import Program, State
-from shardwise.train.step import Batch, Metrics, lower_evaluation, lower_step
+from shardwise.train.step import Metrics, lower_evaluation, lower_step
 
 MakeProgram = Callable[..., Program]
 

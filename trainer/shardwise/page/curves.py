@@ -18,7 +18,7 @@ from shardwise.protocol.eta import RECENT_STEPS, of_each_step
 from shardwise.protocol.evaluated import by_name
 from shardwise.protocol.shared_files import line_of_run
 
-NAMES = ("loss", "tokensPerSecond", "mfu", "stepSeconds", "gradNorm")
+NAMES = ("loss", "tokensPerSecond", "mfu", "stepSeconds", "gradNorm", "busiestExpert", "idleExperts")
 HELD_OUT = "heldOutLoss"
 SET_LOSS = "/loss"
 """Ends the name of the curve of an evaluation set's losses."""

@@ -6,6 +6,9 @@ depends neither on the mesh nor on microbatches, as in DeepSeek-AI, "DeepSeek-V3
 
 What is minimised is the mean over tokens of the loss plus factor x the mean imbalance over layers and sequences. The
 loss is summed over tokens and divided by their number at the end, so here a sequence counts as often as it has tokens.
+
+A step counts each expert's picks by a gradient, too: of zeros that are given to the model beside its parameters. So the
+counts are added up wherever gradients are: over microbatches, pipelines and layers that are computed again.
 """
 
 from functools import partial
@@ -13,11 +16,16 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
+from shardwise.train.config import GptConfig
+from shardwise.train.layout import Layout
+
 Array = jax.Array
+LOADS = "blocks.mlp.loads"
+"""Where the zeros are among a model's parameters."""
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def charged(factor: float, shares: Array, likely: Array, picks: Array) -> Array:
+def charged(factor: float, shares: Array, likely: Array, picks: Array, loads: Array | None) -> Array:
     """Return `shares`, and add the gradient of factor x imbalance to that of the loss.
 
     A sequence whose outputs change no loss is not charged, such as what an idle stage of a pipeline computes.
@@ -27,24 +35,46 @@ def charged(factor: float, shares: Array, likely: Array, picks: Array) -> Array:
         shares: float32 [batch, position, k], what a token's experts count for.
         likely: float32 [batch, position, experts], the router's probabilities.
         picks: int32 [batch, position, k], the experts.
+        loads: float32 [batch, experts], whose gradient is each expert's share of a sequence's picks; None: not counted.
 
     """
-    del factor, likely, picks  # of the gradient alone
+    del factor, likely, picks, loads  # of the gradient alone
     return shares
 
 
-def _forward(factor: float, shares: Array, likely: Array, picks: Array) -> tuple[Array, tuple[Array, Array]]:
-    return charged(factor, shares, likely, picks), (likely, picks)
+_Kept = tuple[Array, Array, Array | None]
 
 
-def _backward(factor: float, kept: tuple[Array, Array], grad: Array) -> tuple[Array, Array, None]:
-    likely, picks = kept
+def _forward(factor: float, shares: Array, likely: Array, picks: Array, loads: Array | None) -> tuple[Array, _Kept]:
+    return charged(factor, shares, likely, picks, loads), (likely, picks, loads)
+
+
+def _backward(factor: float, kept: _Kept, grad: Array) -> tuple[Array, Array, None, Array | None]:
+    likely, picks, loads = kept
     num_experts = likely.shape[-1]
     # d imbalance / d probability = experts x load / positions; times the positions, as often as the loss has tokens.
     load = jax.nn.one_hot(picks, num_experts, dtype=jnp.float32).mean(1).sum(1) / picks.shape[-1]
     counts = (grad != 0).any((1, 2)).astype(jnp.float32)
     slope = factor * num_experts * load * counts[:, None]
-    return grad, jnp.broadcast_to(slope[:, None, :], likely.shape), None
+    counted = None if loads is None else load * counts[:, None]
+    return grad, jnp.broadcast_to(slope[:, None, :], likely.shape), None, counted
 
 
 charged.defvjp(_forward, _backward)
+
+
+def zero_loads(config: GptConfig, layout: Layout, num_rows: int) -> dict[str, Array]:
+    """Return what a mixture's model is given beside its parameters, of a stage's layers; for another model nothing.
+
+    float32 [layers, row, experts]: of each row, so that until the end of a step no device tells another.
+    """
+    if not config.num_experts:
+        return {}
+    zeros = jnp.zeros((config.num_layers // layout.stages, num_rows, config.num_experts), jnp.float32)
+    return {LOADS: jax.lax.with_sharding_constraint(zeros, layout.spec(("", "batch", ""), layout.compute))}
+
+
+def busiest(loads: Array) -> Array:
+    """Return, of [layers, experts], the busiest expert's load over the mean, in the layer where that is most."""
+    most: Array = (loads.max(1) / loads.mean(1)).max()
+    return most

@@ -8,7 +8,7 @@ without a capacity; Jiang et al., "Mixtral of Experts" (2024). `train/balance.py
 """
 
 from dataclasses import replace
-from typing import Self
+from typing import Self, TypeVar
 
 import equinox as eqx
 import haliax as hax
@@ -25,6 +25,7 @@ from shardwise.train.layout import Layout
 from shardwise.train.linear import Linear
 from shardwise.train.mlp import Mlp
 
+T = TypeVar("T")
 Array = jax.Array
 
 
@@ -36,6 +37,8 @@ class Experts(eqx.Module):
     gate: Linear
     up: Linear
     down: Linear
+    loads: NamedArray | None = None
+    """Zeros whose gradient is how often each expert is picked, float32 {batch, routes}; see `train/balance.py`."""
 
     @classmethod
     def init(cls, config: GptConfig, *, key: Array) -> Self:
@@ -78,7 +81,15 @@ class Experts(eqx.Module):
         shares, picks = jax.lax.top_k(likely, config.experts_per_token)
         if config.experts_share_one:
             shares = shares / shares.sum(-1, keepdims=True)
-        return charged(config.balance / config.num_layers, shares, likely, picks), picks
+        loads = None if self.loads is None else self.loads.array
+        return charged(config.balance / config.num_layers, shares, likely, picks, loads), picks
+
+
+def counting(model: T, loads: Array) -> T:
+    """Return a model of mixtures that count picks by the gradient of these zeros, float32 [layers, batch, experts]."""
+    named, is_none = hax.named(loads, ("layers", "batch", "routes")), lambda x: x is None
+    counted: T = eqx.tree_at(lambda model: model.blocks.stacked.mlp.loads, model, named, is_leaf=is_none)
+    return counted
 
 
 FeedForward = Mlp | Experts

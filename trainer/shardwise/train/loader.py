@@ -15,7 +15,7 @@ import numpy as np
 from shardwise.train.data import sequences
 from shardwise.train.data.order import batch_number
 from shardwise.train.layout import Layout
-from shardwise.train.step import Batch
+from shardwise.train.microbatches import Batch
 from shardwise.train.zigzag import zigzag
 
 Rows = Callable[[np.ndarray], sequences.Batch]

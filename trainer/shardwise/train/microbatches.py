@@ -1,4 +1,6 @@
-"""A step's parts: how a batch is cut into microbatches, and where the sums over them are kept."""
+"""A step's batch: what it has, how it is cut into microbatches, and where the sums over them are kept."""
+
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -6,6 +8,19 @@ import jax.numpy as jnp
 from shardwise.train.state import Program
 
 Array = jax.Array
+
+
+class Batch(NamedTuple):
+    """One global batch: every field is [batch, position], laid out as `Layout.batch`, in the order of `zigzag`."""
+
+    tokens: Array
+    """int32."""
+    targets: Array
+    """int32: the token that follows."""
+    weights: Array
+    """float32: 0 leaves a target out of the loss."""
+    segments: Array
+    """int32: which document of its sequence a token belongs to."""
 
 
 def split(program: Program, x: Array) -> Array:

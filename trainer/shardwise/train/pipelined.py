@@ -13,6 +13,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from shardwise.train.balance import zero_loads
 from shardwise.train.dropout import Dropout
 from shardwise.train.loss import HeadLoss, LossSums
 from shardwise.train.microbatches import stored
@@ -53,10 +54,11 @@ class Stage:
         outputs = self._outputs(self._layers, self._inputs())
         return _summed(jax.lax.map(lambda own: self._loss(self._others, *own), (outputs, self._own)))
 
-    def gradients(self) -> tuple[LossSums, Params]:
-        """Return the same, and the sums of its gradient by what is trained, float32."""
+    def gradients(self) -> tuple[LossSums, Params, Params]:
+        """Return the same, and the sums of its gradient, float32: by what is trained, and by `zero_loads` of a row."""
         others, layers = (_float32(self.program.split(params)[1]) for params in (self._others, self._layers))
-        outputs, back = jax.vjp(self._outputs, layers, self._inputs())
+        loads = zero_loads(self.program.config, self.program.layout, self.parts.tokens.shape[1])
+        outputs, back = jax.vjp(self._outputs, {**layers, **loads}, self._inputs())
 
         def total(others: Params, output: Array, part: Microbatches) -> tuple[Array, LossSums]:
             sums = self._loss(others, output, part)
@@ -75,7 +77,8 @@ class Stage:
         slopes, (of_outputs, sums) = jax.lax.scan(leave, stored(self.program, zeros), (outputs, self._own))
         of_layers, of_inputs = back(of_outputs)
         slopes, _ = jax.lax.scan(enter, slopes, (of_inputs, self._own))
-        return _summed(sums), {**jax.lax.psum(slopes, AXIS), **stored(self.program, of_layers)}
+        loads = {path: of_layers.pop(path) for path in loads}
+        return _summed(sums), {**jax.lax.psum(slopes, AXIS), **stored(self.program, of_layers)}, loads
 
     def _inputs(self) -> Array:
         """Return what the first layer gets of this stage's own microbatches."""

@@ -96,6 +96,8 @@ def step_record(
         "stepSeconds": seconds,
         "mfu": rate * mfu_of_one_token_a_second,
     }
+    if "busiest_expert" in values:
+        record |= {"busiestExpert": values["busiest_expert"], "idleExperts": values["idle_experts"]}
     return record | ({"zLoss": values["z_loss"]} if z_loss else {})
 
 

@@ -18,7 +18,9 @@ from jax.sharding import NamedSharding
 
 from shardwise.job.flags import Value, options
 from shardwise.job.spec import Training
+from shardwise.train.balance import LOADS
 from shardwise.train.config import GptConfig
+from shardwise.train.experts import counting
 from shardwise.train.jax_private import with_own_channels
 from shardwise.train.layout import Layout, assemble, axis_names, flatten
 from shardwise.train.lora import dtype_of_base, initial, is_adapter
@@ -74,8 +76,9 @@ class Program:
         )
 
     def model(self, params: Mapping[str, Array]) -> Gpt:
-        """Return the model with these parameters."""
-        return assemble(self.template, params)
+        """Return the model with these parameters, and with zeros for its loads if they are there."""
+        model = assemble(self.template, params)
+        return counting(model, params[LOADS]) if LOADS in params else model
 
     def init(self) -> State:
         """Return the state at step 0, from the job's seed. Call it inside of jit only (`lower_init`)."""

@@ -1,0 +1,165 @@
+"""The sums of a global batch's loss, and of its gradient: over replicas, microbatches, or a pipeline of them."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+
+from shardwise.train.balance import zero_loads
+from shardwise.train.dropout import Dropout
+from shardwise.train.loss import HeadLoss, LossSums
+from shardwise.train.microbatches import Batch, split, stored
+from shardwise.train.pipelined import Microbatches, Stage
+from shardwise.train.state import Program
+
+Array = jax.Array
+Params = dict[str, Array]
+
+
+class Gradients(NamedTuple):
+    """What a step is made of, of all replicas."""
+
+    sums: LossSums
+    slopes: Params
+    """Of the loss's sum, by what is trained, float32."""
+    loads: Params
+    """How often each expert was picked (`balance.zero_loads`), float32 [layers, experts]; of no mixture nothing."""
+
+
+def head_settings(program: Program) -> HeadLoss:
+    """Return the settings of a job's loss."""
+    return HeadLoss(
+        vocab_size=program.config.vocab_size,
+        block_tokens=program.training.loss.block_tokens,
+        z_loss=program.training.loss.z_loss,
+        by_position=program.layout.splits_positions(program.config.seq_len),
+        compute=program.layout.dtype,
+        wire=program.layout.wire,
+        logits=jnp.dtype(program.policy.output_dtype),
+        softcap=program.config.logit_softcap,
+    )
+
+
+def gradients(program: Program, params: Params, batch: Batch, step: Array) -> Gradients:
+    """Return the sums of a global batch at this step."""
+    rows = jnp.arange(batch.tokens.shape[0], dtype=jnp.int32)
+    result: Gradients = _over_replicas(program, _gradients)(params, batch, rows, step)
+    return result
+
+
+def loss_sums(program: Program, params: Params, batch: Batch) -> LossSums:
+    """Return the loss alone, without dropout."""
+
+    def local(program: Program, params: Params, batch: Batch, rows: Array, _step: Array) -> LossSums:
+        if program.layout.stages > 1:
+            return _stage(program, params, batch, rows, lambda _: Dropout.none()).loss()
+        if program.training.batch.microbatches == 1:
+            return _loss(program, params, batch, Dropout.none())
+
+        def add(sums: LossSums, part: Batch) -> tuple[LossSums, None]:
+            return jax.tree.map(jnp.add, sums, _loss(program, params, part, Dropout.none())), None
+
+        # One microbatch at a time, as in a step: where that fits, the whole batch at once need not.
+        return jax.lax.scan(add, _nothing(), jax.tree.map(partial(split, program), batch))[0]
+
+    rows = jnp.zeros(batch.tokens.shape[0], jnp.int32)
+    sums: LossSums = _over_replicas(program, local)(params, batch, rows, jnp.int32(0))
+    return sums
+
+
+def _over_replicas(program: Program, local):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    """Run `local` on each replica's rows, manual over `replica` and `pipeline` alone, and add the results up once.
+
+    Left to itself, XLA would sum over replicas in every microbatch, each time over the slow network between slices.
+    """
+    shape = program.layout.mesh.shape
+    manual = {axis for axis in ("replica", "pipeline") if shape[axis] > 1}  # XLA's partitioner refuses one of size 1
+    if not manual:
+        return partial(local, program)
+
+    def summed(params: Params, batch: Batch, rows: Array, step: Array):  # type: ignore[no-untyped-def]  # noqa: ANN202
+        results = local(program, params, batch, rows, step)
+        return jax.tree.map(lambda x: jax.lax.psum(x, "replica"), results) if "replica" in manual else results
+
+    stages = {path: P("pipeline") if "layers" in names else P() for path, names in program.names.items()}
+    by_stage, rows = stages if "pipeline" in manual else P(), P("replica") if "replica" in manual else P()
+    specs = (by_stage, rows, rows, P())
+    in_stages: Any = (program.split(stages)[1], P("pipeline"))
+    outs = Gradients(P(), *in_stages) if local is _gradients and "pipeline" in manual else P()  # type: ignore[arg-type]
+    return jax.shard_map(summed, in_specs=specs, out_specs=outs, axis_names=manual, check_vma=False)
+
+
+def _gradients(program: Program, params: Params, batch: Batch, rows: Array, step: Array) -> Gradients:
+    """Return the sums over a replica's microbatches."""
+    sums, slopes, loads = _of_each_row(program, params, batch, rows, step)
+    return Gradients(sums, slopes, jax.tree.map(lambda x: x.sum(1), loads))
+
+
+def _of_each_row(program: Program, params: Params, batch: Batch, rows: Array, step: Array) -> Gradients:
+    """Do the same, but for loads, which are of each row of a microbatch."""
+    num_microbatches = program.training.batch.microbatches
+    dropout = program.training.model.dropout
+
+    def drop_of(rows: Array) -> Dropout:
+        return Dropout.of(
+            seed=program.training.seed,
+            step=step,
+            rows=rows,
+            embed=dropout.embed,
+            residual=dropout.residual,
+            context=program.layout.context,
+        )
+
+    if program.layout.stages > 1:
+        return Gradients(*_stage(program, params, batch, rows, drop_of).gradients())
+
+    loads = zero_loads(program.config, program.layout, batch.tokens.shape[0] // num_microbatches)
+
+    def microbatch(params: Params, batch: Batch, rows: Array) -> Gradients:
+        drop = drop_of(rows)
+
+        def total(trained: Params, loads: Params) -> tuple[Array, LossSums]:
+            sums = _loss(program, {**params, **trained, **loads}, batch, drop)
+            return sums.total, sums
+
+        # A gradient has the dtype of its argument: float32 here, though the weights may be kept in fewer bits.
+        trained = jax.tree.map(lambda x: x.astype(jnp.float32), program.split(params)[1])
+        (slopes, counted), sums = jax.grad(total, argnums=(0, 1), has_aux=True)(trained, loads)
+        return Gradients(sums, slopes, counted)
+
+    if num_microbatches == 1:
+        return microbatch(params, batch, rows)
+
+    def add(carry: Gradients, inputs: tuple[Batch, Array]) -> tuple[Gradients, None]:
+        return jax.tree.map(jnp.add, carry, microbatch(params, *inputs)), None
+
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), program.split(params)[1])
+    # Sharded as the parameters are stored: otherwise XLA may carry whole gradients through the scan.
+    first = Gradients(_nothing(), stored(program, zeros), loads)
+    return jax.lax.scan(add, first, jax.tree.map(partial(split, program), (batch, rows)))[0]
+
+
+def _nothing() -> LossSums:
+    return LossSums(*(jnp.zeros(()) for _ in LossSums._fields))
+
+
+def _loss(program: Program, params: Params, batch: Batch, dropout: Dropout) -> LossSums:
+    model = program.model(params)
+    segments = _segments(program, batch)
+    return model.loss(
+        batch.tokens, segments, batch.targets, batch.weights, dropout, program.layout, head_settings(program)
+    )
+
+
+def _stage(program: Program, params: Params, batch: Batch, rows: Array, dropout: Callable[[Array], Dropout]) -> Stage:
+    segments = _segments(program, batch)
+    parts = Microbatches(batch.tokens, batch.targets, batch.weights, segments, rows)
+    parts = jax.tree.map(partial(split, program), parts)
+    return Stage(program=program, settings=head_settings(program), params=params, parts=parts, dropout=dropout)
+
+
+def _segments(program: Program, batch: Batch) -> Array | None:
+    return batch.segments if program.training.data.attend_across == "document" else None
