@@ -98,6 +98,16 @@ class Poller:
         self._thread = threading.Thread(target=self._run, name="polls", daemon=True)
 
     def __enter__(self) -> Self:
+        """Start every thread that will be needed: one that is refused later would end all polls without a word."""
+        for pool, workers in ((self._pool, _WORKERS), (self._silent_pool, _WORKERS_OF_SILENT)):
+            together = threading.Barrier(workers + 1)  # a pool has no more threads than have work at once
+            try:
+                for _ in range(workers):
+                    pool.submit(together.wait)
+            except RuntimeError:
+                together.abort()  # those that have begun would wait for ever, and the process for them
+                raise
+            together.wait()
         self._thread.start()
         return self
 

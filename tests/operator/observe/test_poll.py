@@ -1,5 +1,6 @@
 """The poller: what changes a phase is published at once, progress within its budget, silence once."""
 
+import gc
 import queue
 import threading
 import time
@@ -243,3 +244,39 @@ def test_a_job_of_the_same_name_has_no_figures_of_the_one_before(
     assert poller.published(KEY, "uid of the next") is None
     poller.follow(KEY, "uid of the next", TARGET)
     assert poller.published(KEY, UID) is None
+
+
+def test_polls_go_on_where_no_thread_can_be_started(
+    poller: Poller, agents: StandInAgents, changed: "queue.Queue[object]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container at its limit of processes refuses new threads: those that poll are there from the start."""
+
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    agents.answer = told(step=3)
+    poller.follow(KEY, UID, TARGET)
+    changed.get(timeout=SECONDS)
+    agents.answer = told(step=4)
+    changed.get(timeout=SECONDS)
+
+    assert _step(poller) == 4
+
+
+def test_an_operator_that_gets_too_few_threads_ends(agents: StandInAgents, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With an error, not by waiting for those that it has: it is started again."""
+    start, before, left = threading.Thread.start, threading.active_count(), [5]
+
+    def few(thread: threading.Thread) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", few)
+    with pytest.raises(RuntimeError, match="can't start"), Poller(agents, 0.02, lambda _: None):
+        pass
+    gc.collect()  # a pool's threads end with it
+
+    _until(lambda: threading.active_count() <= before)
