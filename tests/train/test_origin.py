@@ -171,6 +171,20 @@ def test_the_state_of_another_precision_is_refused_by_its_field(
         assert steps(str(directory / "checkpoints")) == []
 
 
+def test_the_state_of_another_optimizer_is_refused_by_its_field(begun: tuple[Path, list[str]]) -> None:
+    """Its arrays are others, or have the same names and mean another thing, as Lion's momentum beside AdamW's."""
+    tmp_path, words = begun
+    words = [*words, f"training.startFrom={{path: {tmp_path / 'trunk'}, restore: all}}"]
+    error = (
+        r"another optimizer: spec\.training\.optimizer\.name: was .adamw., is now .lion.\. "
+        r"Set optimizer\.name .*startFrom\.restore: weights"
+    )
+    directory = folder(tmp_path, "whole-lion")
+    with pytest.raises(CheckpointError, match=error):
+        run_here(directory, *words, "training.optimizer.name=lion")
+    assert steps(str(directory / "checkpoints")) == []
+
+
 def test_imported_weights_are_the_runs_own_through_a_link(tmp_path: Path) -> None:
     """By whatever path the job and the run have come to the folder: else retention would delete them."""
     (tmp_path / "disk" / "run" / "checkpoints").mkdir(parents=True)

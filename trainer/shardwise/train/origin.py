@@ -17,7 +17,8 @@ from shardwise.train.lora import is_adapter
 from shardwise.train.peers import Peers
 
 _MODEL = "spec.training.model."
-_PRECISION = "spec.training.precision.params"
+# What an optimizer's arrays follow from.
+_OF_OPTIMIZER = {"spec.training.precision.params": "precision", "spec.training.optimizer.name": "optimizer"}
 PARAMS = "params."
 # What a model may be trained on with; the tokens are compared by the shape of the table.
 _MAY_DIFFER = (
@@ -84,7 +85,8 @@ def origin_of(
 
     Raises:
         CheckpointError: a run that trains a model's weights would begin from adapters, or from the whole state of a run
-            in another precision; or one that trains adapters would go back from the weights that they are for.
+            in another precision or of another optimizer; or one that trains adapters would go back from the weights
+            that they are for.
 
     """
     _refuse_to_go_back_from_base(job, root, orders)
@@ -94,7 +96,7 @@ def origin_of(
     if held is not None and job.spec.training.lora is None:
         refuse_adapters(origin.root, held)
     if not origin.is_own and not origin.weights_only:
-        refuse_other_precision(origin, held)
+        refuse_other_optimizer(origin, held)
     return origin
 
 
@@ -159,18 +161,18 @@ def _refuse_to_go_back_from_base(job: TrainingJob, root: str, orders: Orders) ->
         )
 
 
-def refuse_other_precision(origin: Origin, held: Manifest | None) -> None:
-    """Raise a CheckpointError if all of a state is asked for whose parameters are kept in another precision.
+def refuse_other_optimizer(origin: Origin, held: Manifest | None) -> None:
+    """Raise a CheckpointError if all of a state is asked for whose optimizer is another, or has other weights.
 
-    The optimizer of bfloat16 parameters has other arrays than that of float32 ones.
+    That of bfloat16 parameters has other arrays than that of float32 ones. Lion's momentum has the name of AdamW's.
     """
-    there = differences(held.identity, origin.identity) if held and _PRECISION in held.identity else []
-    for change in there:
-        if change.path == _PRECISION:
+    for change in differences(held.identity, origin.identity) if held else []:
+        what = _OF_OPTIMIZER.get(change.path)
+        if what and held and change.path in held.identity:
             raise CheckpointError(
-                f"{origin.root}: the whole state is asked for, and it is of another precision: {change}. Set "
-                "precision.params to what it was, or training.startFrom.restore: weights, which begins with the "
-                "weights alone in either precision"
+                f"{origin.root}: the whole state is asked for, and it is of another {what}: {change}. Set "
+                f"{change.path.removeprefix('spec.training.')} to what it was, or training.startFrom.restore: weights, "
+                "which begins with the weights alone"
             )
 
 
