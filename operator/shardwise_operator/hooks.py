@@ -1,6 +1,6 @@
 """The work of the chart's hooks: its Jobs run `python -m shardwise_operator.hooks`.
 
-    crds FOLDER             before an upgrade: Helm itself creates CRDs once and never changes them; newer ones are left
+    crds FOLDER             before an upgrade, at which Helm leaves CRDs alone; newer ones than the chart's are left
     remove-policy NAME      before an uninstall: Helm would remove the classes first, and then every job is refused
     test NAMESPACE          `helm test`: a wrong job is refused, and the operator takes up a right one
 

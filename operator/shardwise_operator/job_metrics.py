@@ -94,6 +94,7 @@ def _goodput(job: _Job) -> float | None:
 _GAUGES: Mapping[str, tuple[str, Callable[[_Job], float | None]]] = {
     "created_timestamp_seconds": ("When the job was created.", lambda job: job.at("metadata", "creationTimestamp")),
     "start_timestamp_seconds": ("When its round began.", _of_status("startTime")),
+    "run_timestamp_seconds": ("When all pods of its round first ran.", _of_status("runTime")),
     "completion_timestamp_seconds": ("When it completed or failed.", _of_status("completionTime")),
     "hosts": ("The hosts that it asks for.", _of_status("hosts", "of")),
     "hosts_ready": ("The hosts whose trainer has joined.", _of_status("hosts", "ready")),

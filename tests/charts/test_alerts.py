@@ -31,16 +31,22 @@ DAY = 24 * 60
 # The alert, the timeline, and the minutes at which it does not fire yet, fires, and does not fire any more.
 CASES: list[tuple[str, Timeline, list[int], list[int]]] = [
     ("JobFailed", [("running", 10), ("failed", 2 * DAY)], [9, DAY + 30], [12, DAY - 30]),
-    ("JobFailed", [("failed", 30), (None, 30)], [45], [5]),
+    ("JobFailed", [("failed", 30), (None, 30)], [30, 45], [5, 29]),
     ("JobFailed", [("complete", 60)], [5, 30, 60], []),
-    ("JobPending", [("pending", 90), ("running", 60)], [30, 59, 100], [61, 90]),
+    ("JobPending", [("pending", 90), ("running", 60)], [30, 59, 90, 100], [61, 89]),
     ("JobPending", [("suspended", 5 * 60)], [90, 200], []),
     ("JobPending", [("queued", 5 * 60), ("pending", 90)], [90, 299, 350], [365, 385]),
     ("JobQuotaUnused", [("queued", 60), ("admitted", 30), ("queued", 60)], [59, 70, 95], [76, 88]),
     ("JobQuotaUnused", [("pending", 60)], [30, 59], []),
-    ("JobStalled", [("running", 10), ("stalled", 20), ("running", 10)], [9, 14, 35], [17, 30]),
-    ("JobStalled", [("stalled", 20), ("failed", 20)], [4, 25], [6, 20]),
-    ("JobCheckpointOld", [("running", 180), ("suspended", 60)], [60, 119, 200], [130, 180]),
+    ("JobStalled", [("running", 10), ("stalled", 4), ("running", 10)], [9, 10, 16], [12, 13]),
+    # A hang that recovery.hangAfter ends after its default of five minutes, of which the first seconds are no stall.
+    (
+        "JobStalled",
+        [("running", 10), ("stalled", 4), ("running", 5), ("stalled", 4), ("failed", 9)],
+        [17, 25],
+        [13, 22],
+    ),
+    ("JobCheckpointOld", [("running", 180), ("suspended", 60)], [60, 119, 180, 200], [130, 179]),
     ("JobCheckpointOld", [("complete", 180), ("pending", 60)], [130, 240], []),
 ]
 
@@ -65,7 +71,8 @@ def scraped(timeline: Timeline) -> list[Object]:
 
 
 def _held(value: float | None, minutes: int) -> str:
-    return f"_x{minutes}" if value is None else f"{value}+0x{minutes - 1}"
+    """Return a value for so long; none is what Prometheus writes where a scrape lacks a series that it had."""
+    return f"stale _x{minutes - 1}" if value is None else f"{value}+0x{minutes - 1}"
 
 
 def promtool(tmp_path: Path, series: list[Object], checks: Iterable[Check]) -> None:
@@ -131,9 +138,27 @@ def test_a_job_that_goes_on_after_a_long_pause_has_its_time(tmp_path: Path) -> N
     """Its newest checkpoint is from before the pause: what counts is how long it has run since without another."""
     series = scraped([("running", 60), ("suspended", 180), ("running", 200)])
     for each in series:
-        if each["series"].startswith("shardwise_job_start_timestamp_seconds"):
+        if each["series"].startswith("shardwise_job_run_timestamp_seconds"):
             each["values"] = "0+0x239 14400+0x199"  # it is that of the newest start
     promtool(tmp_path, series, [("JobCheckpointOld", 250, None), ("JobCheckpointOld", 375, JOB)])
+
+
+@pytest.mark.parametrize("before", [[("pending", 180)], [("queued", 170), ("admitted", 10)]], ids=["nodes", "queue"])
+def test_a_job_that_has_waited_for_long_has_its_time(tmp_path: Path, before: Timeline) -> None:
+    """It saves for the first time minutes after it has begun to run: until then no checkpoint of it can be old."""
+    series = [
+        each
+        for each in scraped([*before, ("running", 200)])
+        if not each["series"].startswith("shardwise_job_checkpoint_timestamp_seconds")
+    ]
+    for each in series:
+        if each["series"].startswith("shardwise_job_run_timestamp_seconds"):
+            each["values"] = "_x180 10800+0x199"
+    promtool(
+        tmp_path,
+        series,
+        [("JobCheckpointOld", 190, None), ("JobCheckpointOld", 290, None), ("JobCheckpointOld", 310, JOB)],
+    )
 
 
 def test_a_job_alerts_once(tmp_path: Path) -> None:

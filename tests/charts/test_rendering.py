@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.charts.helm import CHARTS, Helm, Object, named
+from tests.charts.helm import CHARTS, Helm, Object, named, operator_of
 from tests.operator.test_job_metrics import SERVED
 
 from shardwise.protocol.pods import CONTRACT
@@ -146,6 +146,52 @@ def test_namespaces(helm: Helm, options: tuple[str, ...]) -> None:
         cluster_wide = item["kind"].startswith(("Cluster", "Accelerator", "ValidatingAdmission"))
 
         assert ("namespace" in item["metadata"]) is not cluster_wide, item["kind"]
+
+
+NAMES = (
+    "priorityClassName",
+    "key.existingSecret",
+    "page.existingSecret",
+    "tls.existingSecret",
+    "metrics.tokenSecret",
+    "trainingPods.annotations.a",
+    "managedBy",
+)
+
+
+@pytest.mark.parametrize("name", ["1000000", "1e5", "2026"])
+def test_objects_may_have_names_that_are_numbers_in_yaml(helm: Helm, name: str) -> None:
+    """As of a day, or of a priority: wherever one stands it is text, and so are the keys of labels."""
+    options = [word for value in NAMES for word in ("--set-string", f"{value}={name}")]
+    flags = ("--set", "page.enabled=true,metrics.serviceMonitor.create=true", "--set-string", f"commonLabels.{name}=x")
+    objects = helm.render("shardwise", *options, *flags)
+    spec = operator_of(objects)
+    monitor = named(objects, "ServiceMonitor", "shardwise")["spec"]["endpoints"][0]
+    secrets = [volume["secret"]["secretName"] for volume in spec["volumes"] if "secret" in volume]
+
+    assert spec["priorityClassName"] == name
+    assert secrets == [name] * 4
+    assert monitor["authorization"]["credentials"]["name"] == monitor["tlsConfig"]["ca"]["secret"]["name"] == name
+    assert f"--managed-by={name}" in spec["containers"][0]["args"]
+    assert all(made["metadata"]["labels"][name] == "x" for made in objects)
+
+
+def test_a_dollar_of_a_variable_of_training_pods_is_one(helm: Helm) -> None:
+    """A kubelet makes one of two in an argument, and of $(NAME) a variable of the operator's container."""
+    options = ("--set-string", "trainingPods.env.A=$(HTTPS_PROXY) costs $$9")
+    (argument,) = [
+        word for word in operator_of(helm.render("shardwise", *options))["containers"][0]["args"] if "$" in word
+    ]
+
+    seen = re.sub(r"\$(\$|\((.*?)\))", lambda found: "$" if found[1] == "$" else "expanded", argument)
+    assert json.loads(seen.partition("=")[2]) == {"env": {"A": "$(HTTPS_PROXY) costs $$9"}}
+
+
+def test_the_token_of_the_page_stays(helm: Helm) -> None:
+    """It may be named as page.existingSecret later, by the name that the chart gave it: Helm does not delete it."""
+    secret = named(helm.render("shardwise", "--set", "page.enabled=true"), "Secret", "shardwise-page")
+
+    assert secret["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
 
 
 @pytest.mark.parametrize("namespace", ["20261127", "1e5"])

@@ -89,11 +89,38 @@ def test_a_version_with_a_build_is_a_label(helm: Helm, tmp_path: Path, name: str
         ("metrics.alerts.create=yes", "got string, want boolean"),
         ("images.pullSecrets[0].nam=x", "missing property 'name'"),
         ("serviceAccount.annotations.a=1", "got number, want string"),
+        ("managedBy=Team A", "'Team A' does not match pattern"),
+        ("ttlAfterFinished=0s", "'/ttlAfterFinished': '0s' does not match pattern"),
+        ("ttlAfterFinished=99999d", "'/ttlAfterFinished': '99999d' does not match pattern"),
+        ("trainingPods.env.XLA_FLAGS=x", "'/trainingPods/env/XLA_FLAGS'"),
+        (
+            "trainingPods.tolerations[0].operator=Exists,trainingPods.tolerations[0].value=b",
+            "'/trainingPods/tolerations/0'",
+        ),
+        (
+            "trainingPods.tolerations[0].tolerationSeconds=9,trainingPods.tolerations[0].effect=NoSchedule",
+            "tolerations/0'",
+        ),
     ],
 )
 def test_wrong_values_are_refused(helm: Helm, option: str, words: str) -> None:
     """A value that the chart does not have, or of the wrong type or range, is refused where it is given."""
     assert words in helm.refused("template", "x", CHARTS / "shardwise", "--set", option)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        *("managedBy=team-a", "managedBy=acme.com/shardwise"),
+        *("ttlAfterFinished=7d", "ttlAfterFinished=90000s", "ttlAfterFinished=1h30m", "ttlAfterFinished=0.5h"),
+        "trainingPods.env.MY_XLA_FLAGS=x",
+        "trainingPods.tolerations[0].operator=Exists,trainingPods.tolerations[0].effect=NoExecute",
+        "trainingPods.tolerations[0].tolerationSeconds=9,trainingPods.tolerations[0].effect=NoExecute",
+    ],
+)
+def test_right_values_are_taken(helm: Helm, option: str) -> None:
+    """What the operator takes, the chart does."""
+    helm("template", "x", CHARTS / "shardwise", "--set", option)
 
 
 def test_null_takes_a_map_of_labels_out(helm: Helm) -> None:

@@ -71,6 +71,17 @@ def test_a_job_keeps_its_queue(team: Client) -> None:
         team.request("PATCH", url, {"metadata": {"labels": {QUEUE: None}}}, MERGE)
 
 
+def test_the_job_of_helm_test_has_no_queue_and_never_runs(team: Client) -> None:
+    """With watchNamespace that test is in a team's namespace; its name opens no way around the rule."""
+    tried = named("shardwise-helm-test")
+    with pytest.raises(RefusedError, match=WORDS):
+        team.request("POST", TEAM, tried)
+    team.request("POST", TEAM, {**tried, "spec": {**tried["spec"], "suspend": True}})
+    with pytest.raises(RefusedError, match=WORDS):
+        team.request("PATCH", f"{TEAM}/shardwise-helm-test", {"spec": {"suspend": False}}, MERGE)
+    team.request("DELETE", f"{TEAM}/shardwise-helm-test")
+
+
 def test_a_job_of_before_is_not_locked(team: Client) -> None:
     """It has no queue, and is suspended like any other."""
     team.request("PATCH", f"{TEAM}/earlier", {"spec": {"suspend": True}}, MERGE)
