@@ -183,8 +183,7 @@ class Loop:
         """Wait for a step, judge its numbers and report them, and keep what it asks for; once for each step."""
         if step is None or step.number <= self._phases.step:
             return
-        numbers = jax.device_get(step.metrics)._asdict().items()
-        values = {name: float(value) for name, value in numbers if value is not None}
+        values = {name: float(x) for name, x in jax.device_get(step.metrics)._asdict().items() if x is not None}
         now = time.perf_counter()
         seconds, self._completed_at = now - self._completed_at, now
         verdict = self._judge.judge(step.number, values["loss"], values["grad_norm"])
