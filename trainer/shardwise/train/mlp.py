@@ -7,6 +7,7 @@ from typing import Any, Self
 import equinox as eqx
 import haliax.nn as hnn
 import jax
+import jax.numpy as jnp
 from haliax import NamedArray
 
 from shardwise.train.config import GptConfig
@@ -14,13 +15,32 @@ from shardwise.train.layout import Layout
 from shardwise.train.linear import Linear
 
 Array = jax.Array
-ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
-    "gelu": partial(hnn.gelu, approximate=True),
-    "gelu-exact": partial(hnn.gelu, approximate=False),
-    "swiglu": hnn.silu,
-    "geglu": partial(hnn.gelu, approximate=True),
+Activation = Callable[[Any], Any]
+"""Of named arrays, and of plain ones."""
+
+
+def _in_float32(exact: Activation) -> Activation:
+    """Return an activation that is computed in float32 and rounded once: bfloat16 would round each of its constants.
+
+    The backward pass computes it again, from the input alone, instead of keeping float32 numbers.
+    """
+
+    def activate(x: Any) -> Any:
+        if x.dtype == jnp.float32:
+            return exact(x)
+        rounded = lambda x: exact(x.astype(jnp.float32)).astype(x.dtype)  # noqa: E731
+        return jax.checkpoint(rounded, prevent_cse=False)(x)
+
+    return activate
+
+
+ACTIVATIONS: dict[str, Activation] = {
+    "gelu": _in_float32(partial(hnn.gelu, approximate=True)),
+    "gelu-exact": _in_float32(partial(hnn.gelu, approximate=False)),
+    "swiglu": _in_float32(hnn.silu),
+    "geglu": _in_float32(partial(hnn.gelu, approximate=True)),
 }
-"""By the config's names: of named arrays, and of plain ones."""
+"""By the config's names."""
 
 
 class Mlp(eqx.Module):

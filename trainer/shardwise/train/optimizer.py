@@ -76,7 +76,7 @@ class UpdateRule:
     has_masters: bool
     """Whether parameters are kept in bfloat16, with float32 weights beside the moments."""
     decays: Mapping[str, float]
-    """Weight decay that `transform` leaves to this rule: of parameters whose group says it."""
+    """Weight decay that `transform` leaves to this rule: of a group that says it, and of what Adam has beside Muon."""
     frozen: frozenset[str]
     """Parameters that stay as they are."""
 
@@ -121,6 +121,9 @@ def optimizer(
     of_muon = {path for path, axes in names.items() if settings.name != "muon" or muon_dimensions(axes)}
     groups = groups_of(settings, names, fixed)
     decays = {path: group.weight_decay for path, group in groups.items() if group.weight_decay is not None}
+    if settings.name == "muon" and settings.weight_decay:  # optax would give Adam's part no mask
+        beside = [path for path, axes in names.items() if is_matrix(axes) and path not in of_muon]
+        decays = dict.fromkeys(beside, settings.weight_decay) | decays
     # Clipping stays a link of the chain when it is off: without it the moments would have other paths in checkpoints.
     clip = optax.identity() if settings.clip_norm is None else optax.clip_by_global_norm(settings.clip_norm)
     return UpdateRule(
