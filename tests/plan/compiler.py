@@ -25,8 +25,8 @@ from tests.plan.scores import of_pallas, of_program
 
 from shardwise.job.load import loads
 from shardwise.job.resolve import resolve
-from shardwise.plan import collectives, hlo
-from shardwise.plan.compiled import LoweredStep, lowered_step
+from shardwise.plan import collectives, hlo, roofline
+from shardwise.plan.compiled import LoweredStep, Step, lowered_step
 from shardwise.train.decoder import num_parts
 from shardwise.train.decoding import lower_tokens, lower_weights, lower_window
 from shardwise.train.sampling import Sampling
@@ -104,7 +104,7 @@ def _key(program: Program, lowered: jax.stages.Lowered, *more: str | None) -> st
     devices = [(str(device), device.id) for device in program.layout.mesh.devices.flat]
     options = [program.compiler_options(), program.compiler_options(runs_once=True), program.config.attention, more]
     flags = os.environ.get("LIBTPU_INIT_ARGS")  # XLA_FLAGS has how many devices stand in, and the options have the rest
-    sources = [Path(module.__file__ or "") for module in (collectives, hlo, scores)]
+    sources = [Path(module.__file__ or "") for module in (collectives, hlo, roofline, scores)]
     texts = [path.read_text(encoding="utf-8") for path in sources]
     releases = [line.split()[0] for line in _LOCK.read_text("utf-8").splitlines() if line.startswith(_COMPILERS)]
     parts = [lowered.as_text(), repr(devices), repr(options), repr(flags), *texts, *releases]
@@ -120,8 +120,15 @@ def _said(lowered: LoweredStep) -> dict[str, Any]:
         "kernel": kernel,
         "mesh": step.mesh,
         "peak_bytes": step.peak_bytes,
-        "collectives": [asdict(row) for row in collectives.collectives(step.module, step.mesh)],
+        "collectives": [_moved(step, row) for row in collectives.collectives(step.module, step.mesh)],
         "scores": of_pallas(trace_step(step.program)) if kernel == "splash" else of_program(step.module),
+    }
+
+
+def _moved(step: Step, row: collectives.Collective) -> dict[str, Any]:
+    """A row of what moves, with its link in the place of the devices that it is read off."""
+    return {name: value for name, value in asdict(row).items() if name != "group"} | {
+        "link": roofline.link_of(step, row)
     }
 
 

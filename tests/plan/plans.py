@@ -156,7 +156,7 @@ def summary(job: Job, plan: Mapping[str, Any]) -> dict[str, Any]:
     beside = 0.0
     for row in plan["collectives"]:
         by_link[row["link"]] = by_link.get(row["link"], 0.0) + row["wireBytes"]
-        beside += row["wireBytes"] * row["asynchronous"] / row["count"]
+        beside += row["asynchronousWireBytes"]
     moved = sum(by_link.values())
     memory = plan["memory"]
     return {

@@ -56,6 +56,7 @@ ROWS = (
     Row("tpu-v4", "2x2x4", 1, ("model.attention=blockwise", "model.seqLen=1024", "model.remat=dots")),
     Row("tpu-v5e", "2x4"),
     Row("tpu-v5e", "4x4", 2, ("precision.reduce=float32", "model.remat=dots")),
+    Row("tpu-v5e", "2x4", 2, ("mesh.replica=4",)),
     Row("tpu-v5e", "1x1", 1, ("model.attention=plain", "model.block=parallel", "model.seqLen=96", "model.remat=none")),
     Row("tpu-v5e", "4x4", 1, ("model.attention=splash", "model.seqLen=640", "mesh.tensor=2")),
     Row("tpu-v5e", "16x16"),

@@ -41,6 +41,28 @@ def test_a_job_compiles(row: Row) -> None:
     assert {name for softmax in said["step"]["scores"] for name in softmax} <= {"f32", "float32"}
 
 
+def test_only_what_crosses_slices_takes_the_network() -> None:
+    """Of four replicas in two slices those of a slice scatter their sum first and gather it last, by their own links.
+
+    Each of the three moves half of the gradients of a device; where a slice is one replica all of it crosses.
+    """
+    rows = [next(row for row in TPUS if row.slices == 2 and ("mesh.replica=4" in row.words) is more) for more in (1, 0)]
+    shared, apart = (_over_replicas(row) for row in rows)
+
+    assert math.isclose(shared["network"], sum(shared.values()) / 3, rel_tol=0.05)
+    assert {*shared} == {"network", "ici"}
+    assert {*apart} == {"network"}
+
+
+def _over_replicas(row: Row) -> dict[str, float]:
+    """Return the bytes that a device sends over `replica` alone, by link."""
+    found: dict[str, float] = {}
+    for move in answer(row)["step"]["collectives"]:
+        if move["axes"] == ["replica"]:
+            found[move["link"]] = found.get(move["link"], 0.0) + move["wire_bytes"]
+    return found
+
+
 @pytest.mark.parametrize("row", FIRST, ids=lambda row: row.name)
 def test_weights_move_as_promised(row: Row) -> None:
     """Every gather of a weight runs beside computation, and gradients are scattered: none is summed whole on each chip.

@@ -52,6 +52,33 @@ def test_a_table_that_stays_has_no_gradient() -> None:
     assert grown(None) - grown(8) == 1024 * 64 * (4 + 12 / 4)
 
 
+_A100 = {("full", 8): 4.510, ("none", 6): 3.400, ("dots", 2): 1.214}
+"""Seconds of a step by the plan of the compiled program, on four hosts of eight GPUs, by `remat` and microbatches."""
+
+
+def test_what_crosses_the_network_of_gpus_takes_its_time() -> None:
+    """A host of eight A100 has 12.5 GB/s, and each of them 300 to the other seven: more microbatches gather more often.
+
+    Estimated by the links within a host, they would all be bound by arithmetic alike.
+    """
+    found = {}
+    for remat, microbatches in _A100:
+        model = f"{{layers: 24, heads: 16, embed: 2048, seqLen: 1024, vocabSize: 50257, remat: {remat}}}"
+        batch = f"{{sequences: 1536, microbatches: {microbatches}}}"
+        words = ("hardware={accelerator: gke-gpu-a100, topology: 4x8}", "training.precision.compute=bfloat16")
+        job = resolve(loads(SMALL, [*words, f"training.model={model}", f"training.batch={batch}"]))
+        found[remat, microbatches] = estimate(job).seconds
+
+    assert found == pytest.approx(_A100, rel=0.1)
+
+
+def test_of_layouts_that_are_as_fast_the_one_that_moves_less_is_told() -> None:
+    """Where arithmetic binds, gathering once for each of two microbatches takes as long, and twice the links."""
+    one, two = (estimate(adapted(None, f"training.batch.microbatches={number}")) for number in (1, 2))
+
+    assert two.moving_seconds > one.moving_seconds
+
+
 def adapted(rank: int | None, *words: str) -> TrainingJob:
     """A job that trains adapters of this rank, or all weights, on four devices of TPU v6e."""
     lora = ("training.startFrom={path: base, step: 0}", f"training.lora.rank={rank}") if rank else ()

@@ -1,5 +1,6 @@
 """shardwise.plan.show: a plan in the terminal."""
 
+from dataclasses import replace
 from io import StringIO
 
 import pytest
@@ -9,6 +10,7 @@ from shardwise.plan.choice import Choice
 from shardwise.plan.result import Bound, MemoryUse, Moved, Plan, Weight
 from shardwise.plan.search import Found
 from shardwise.plan.show import show, why
+from shardwise.protocol.text import GIB
 
 
 def _plan(inner: int, *axes: str) -> Plan:
@@ -23,6 +25,7 @@ def _plan(inner: int, *axes: str) -> Plan:
         payload_bytes=1.0,
         wire_bytes=1.0,
         asynchronous=3,
+        asynchronous_wire_bytes=1.0,
     )
     memory = MemoryUse(
         parameters=1, optimizer=1, gradients=1, activations=1, temporaries=1, batch=1, program=1, total=7, limit=None
@@ -125,3 +128,20 @@ def test_what_a_search_gains_is_a_whole_sentence(memory: float, end: str) -> Non
     """It names memory where that is what is less, and nothing where no part alone is less."""
     best, own = (_found(memory=seconds, compute=0.5, is_own=seconds == 1.0) for seconds in (memory, 1.0))
     assert why([best, own]).endswith(end)
+
+
+def test_beside_a_job_that_does_not_fit_no_time_is_compared() -> None:
+    """A GPU's compiler takes a program that is too large, and has a time for it: that is no time of the job."""
+    best, own = _found(memory=1.3, compute=0.5, is_own=False), _found(memory=1.0, compute=0.5, is_own=True)
+    own = replace(own, plan=own.plan.model_copy(update={"fits": False}))
+
+    assert why([best, own]) == f"The job does not fit as it is; {best.choice.words} does."
+
+
+@pytest.mark.parametrize(("needed", "limit"), [(15.75, 15.75), (31.24, 31.25)])
+def test_a_program_that_is_refused_by_a_hair_lacks_no_negative_memory(needed: float, limit: float) -> None:
+    """XLA says what a program needs in two digits, which may be no more than there is."""
+    sizes = {"needed_bytes": int(needed * GIB), "limit_bytes": int(limit * GIB), "fits": False}
+    shown = " ".join(_shown(_plan(1, "tensor").model_copy(update=sizes)).split())
+
+    assert f"does not fit: needs {needed} GiB of {limit} GiB a device, and the compiler finds no room for it" in shown

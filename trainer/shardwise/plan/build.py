@@ -147,7 +147,7 @@ def _resident(step: Step, held: MemoryUse) -> int | None:
 
 def _moved(step: Step, row: Collective) -> Moved:
     shown = {name: value for name, value in vars(row).items() if name in Moved.model_fields}
-    return Moved(link=link_of(step, row.axes), **shown)
+    return Moved(link=link_of(step, row), **shown)
 
 
 def _wire(step: Step, rows: Iterable[Moved]) -> dict[str, Wire]:

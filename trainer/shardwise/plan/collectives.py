@@ -30,6 +30,8 @@ class Collective:
     """The mesh axes that a group spans, outermost first."""
     devices: int
     """Those that talk with each other."""
+    group: tuple[int, ...]
+    """Those of the first group, numbered in the mesh's order; none where a TPU's host sends to another slice."""
     dtype: str
     count: int
     """How many run in a step."""
@@ -46,9 +48,9 @@ class Collective:
 
 def collectives(module: Module, mesh: Mapping[str, int]) -> list[Collective]:
     """Return a program's collectives over a mesh of these axes and sizes (outermost first), the most bytes first."""
-    groups: dict[tuple[str, tuple[str, ...], str], list[Collective]] = {}
-    for one in _found(module, mesh):
-        groups.setdefault((one.kind, one.axes, one.dtype), []).append(one)
+    groups: dict[tuple[object, ...], list[Collective]] = {}
+    for one in _found(module, mesh):  # along one axis some may cross slices, and others not
+        groups.setdefault((one.kind, one.axes, one.dtype, one.devices, not one.group), []).append(one)
     rows = [_together(alike) for alike in groups.values()]
     return sorted(rows, key=lambda row: -row.wire_bytes)
 
@@ -59,7 +61,15 @@ def _together(alike: list[Collective]) -> Collective:
 
 
 def _collective(
-    kind: Kind, axes: tuple[str, ...], devices: int, dtype: str, times: int, whole: int, *, asynchronous: bool
+    kind: Kind,
+    axes: tuple[str, ...],
+    devices: int,
+    dtype: str,
+    times: int,
+    whole: int,
+    *,
+    asynchronous: bool,
+    group: Sequence[int] = (),
 ) -> Collective:
     """Return what one instruction moves in all its runs, of `whole` bytes each time."""
     share = 1.0 if kind == "collective-permute" else (devices - 1) / devices * (2 if kind == "all-reduce" else 1)
@@ -68,6 +78,7 @@ def _collective(
         kind=kind,
         axes=axes,
         devices=devices,
+        group=tuple(group),
         dtype=dtype,
         count=times,
         payload_bytes=times * whole,
@@ -174,9 +185,8 @@ def _arrays_of(executed: Executed, kind: Kind, mesh: Mapping[str, int], *, async
         kind = "reduce-scatter"
     for array in arrays(of_type):
         whole = array.bytes * parts_of_whole
-        yield _collective(
-            kind, _axes(group, mesh), len(group), array.dtype, executed.times, whole, asynchronous=asynchronous
-        )
+        axes, times = _axes(group, mesh), executed.times
+        yield _collective(kind, axes, len(group), array.dtype, times, whole, asynchronous=asynchronous, group=group)
 
 
 def _axes(group: Sequence[int], mesh: Mapping[str, int]) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """Memory and time of a step by arithmetic, from the job alone: good enough to choose what is worth compiling."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
@@ -18,8 +19,9 @@ from shardwise.job.sizes import (
 )
 from shardwise.job.spec import Model, Training, TrainingJob
 from shardwise.job.spec.accelerator import AcceleratorSpec
-from shardwise.job.topology import MeshShape, mesh_shape
+from shardwise.job.topology import MeshShape, mesh_shape, topology_of
 from shardwise.plan.arithmetic import stream_moves
+from shardwise.plan.roofline import network_of
 from shardwise.train.optimizer import state_bytes_of_a_weight
 from shardwise.train.pipeline import Schedule
 
@@ -34,6 +36,9 @@ class Estimate:
 
     bytes: float
     seconds: float
+    moving_seconds: float
+    """What all that moves takes, beside computation or not: of layouts that are as fast the one that moves least waits
+    least where the estimate is too good."""
 
 
 class _Sizes(NamedTuple):
@@ -67,7 +72,8 @@ def estimate(job: TrainingJob) -> Estimate:
     """Return the estimate of a resolved job; its class says how fast devices and their links are."""
     training, sizes = job.spec.training, _sizes(job)
     spec = accelerator_of(job.spec.hardware).spec
-    return Estimate(bytes=_bytes(training, sizes), seconds=_seconds(training, sizes, spec))
+    seconds, moving = _seconds(training, sizes, spec, _links(job, sizes.shape))
+    return Estimate(bytes=_bytes(training, sizes), seconds=seconds, moving_seconds=moving)
 
 
 def _sizes(job: TrainingJob) -> _Sizes:
@@ -115,9 +121,56 @@ def _bytes(training: Training, of: _Sizes) -> float:
     return layers + of.table * kept / ways / tensor + logits + whole + working
 
 
-def _seconds(training: Training, of: _Sizes, spec: AcceleratorSpec) -> float:
-    assert spec.peak_flops is not None
+class _Links(NamedTuple):
+    """The bytes a second that a device sends over each axis, and which of these axes cross the network of hosts."""
+
+    tensor: float
+    context: float
+    inner: float
+    """Of FSDP's second step, and of experts that are apart."""
+    outer: float
+    """Of its first step, or of the only one."""
+    far: frozenset[str]
+
+    def seconds(self, moved: Iterable[tuple[str, float]]) -> tuple[float, float]:
+        """Return what bytes take that are sent over axes: within hosts, and between them."""
+        near = far = 0.0
+        for axis, size in moved:
+            taken = size / getattr(self, axis)
+            near, far = (near, far + taken) if axis in self.far else (near + taken, far)
+        return near, far
+
+
+def _links(job: TrainingJob, shape: MeshShape) -> _Links:
+    """Return the links of a mesh: of a TPU all are those between chips, a GPU sends to another host by the network.
+
+    As in the bound of a compiled step (`plan/roofline.py`), the devices of a host share its network, and those of one
+    group send each byte once.
+    """
+    hardware = job.spec.hardware
+    spec, topology = accelerator_of(hardware).spec, topology_of(hardware)
     assert spec.interconnect is not None
+    assert topology is not None, "the rules have passed the topology"
+    one, on_host = float(spec.interconnect.bandwidth.value), topology.devices_per_host
+    network = network_of(spec, topology.machine)
+    within = shape.tensor * shape.pipeline
+    first = within if shape.data_inner == 1 or shape.context > 1 else within * shape.data_inner
+    # The place of each axis: how far its neighbours are apart, and how many they are.
+    places = {
+        "tensor": (1, shape.tensor),
+        "context": (within, shape.context),
+        "inner": (within * shape.context, shape.data_inner),
+        "outer": (first, shape.data * shape.context // shape.data_inner),
+    }
+    far = {axis for axis, (apart, ways) in places.items() if spec.platform == "gpu" and apart * ways > on_host}
+    at_home = {axis: max(1, min(ways, on_host // apart)) for axis, (apart, ways) in places.items()}
+    rates = {axis: network * at_home[axis] / on_host if axis in far else one for axis in places}
+    return _Links(**rates, far=frozenset(far))
+
+
+def _seconds(training: Training, of: _Sizes, spec: AcceleratorSpec, links: _Links) -> tuple[float, float]:
+    """Return the seconds of a step, and those of all that moves in it."""
+    assert spec.peak_flops is not None
     model, shape, microbatches = training.model, of.shape, training.batch.microbatches
     total = training.batch.sequences * of.length
     matrices = of.layers * block_matrices(model, of_a_token=True) + of.vocab * of.embed
@@ -127,8 +180,9 @@ def _seconds(training: Training, of: _Sizes, spec: AcceleratorSpec) -> float:
     flops = total * one * (1 + (again if adapters is None else 1.5 * again))
     peak = spec.peak_flops.per_second(training.precision.compute)
     weights = (of.layers * of.whole_block + of.table) * of.width / shape.tensor * microbatches / shape.pipeline
-    sharing = shape.data * shape.context
-    over_data = weights * (sharing - 1) / sharing if training.mesh.fsdp else 0.0
+    inner, outer = shape.data_inner, shape.data * shape.context // shape.data_inner
+    second = weights * (inner - 1) / inner if training.mesh.fsdp else 0.0
+    first = weights * (outer - 1) / outer / inner if training.mesh.fsdp else 0.0
     moves = stream_moves(of.layers, model.block, model.remat)
     stream = _tokens_at_once(training, of) * microbatches * of.embed * of.width
     over_tensor = stream / shape.pipeline * moves * (shape.tensor - 1) / shape.tensor
@@ -137,18 +191,22 @@ def _seconds(training: Training, of: _Sizes, spec: AcceleratorSpec) -> float:
     is_ring, on_gpu = training.mesh.context_strategy == "ring", spec.platform == "gpu"
     passes = (2 if model.remat == "none" else 3) + is_ring
     over_context = of.layers * keys * passes * (shape.context - 1) / shape.context / shape.pipeline
-    scattered = 0.0 if training.lora else over_data
-    beside = (
-        2 * over_data
-        + 3 * to_experts
-        + over_tensor / 2
-        + (scattered if on_gpu else 0.0)
-        + (over_context if is_ring else 0.0)
+    scattered = 0.0 if training.lora else 1.0  # beside computation on GPUs
+    hidden, waited = (2 + scattered, 0.0) if on_gpu else (2.0, scattered)
+    beside = links.seconds(
+        [
+            *(("outer", hidden * first), ("inner", hidden * second + 3 * to_experts), ("tensor", over_tensor / 2)),
+            ("context", over_context if is_ring else 0.0),
+        ]
     )
-    alone = over_tensor / 2 + 2 * to_experts + (0.0 if is_ring else over_context) + (0.0 if on_gpu else scattered)
-    link, devices = float(spec.interconnect.bandwidth.value), shape.replica * sharing * shape.pipeline * shape.tensor
-    busy = 1 - Schedule.of(training).idle_share
-    return max(flops / devices / peak / busy, beside / link) + alone / link
+    alone = links.seconds(
+        [
+            *(("outer", waited * first), ("inner", waited * second + 2 * to_experts), ("tensor", over_tensor / 2)),
+            ("context", 0.0 if is_ring else over_context),
+        ]
+    )
+    devices, busy = shape.replica * inner * outer * shape.pipeline * shape.tensor, 1 - Schedule.of(training).idle_share
+    return max(flops / devices / peak / busy, *beside) + sum(alone), sum(beside) + sum(alone)
 
 
 def _tokens_at_once(training: Training, of: _Sizes) -> int:

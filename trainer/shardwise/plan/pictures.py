@@ -54,8 +54,8 @@ def _wire(plan: Plan, axes: Any) -> None:
     names = [name for name, wire in plan.wire.items() if wire.least]
     beside = dict.fromkeys(names, 0.0)
     for row in plan.collectives:
-        if row.axis in beside and row.count:
-            beside[row.axis] += row.wire_bytes * row.asynchronous / row.count
+        if row.axis in beside:
+            beside[row.axis] += row.asynchronous_wire_bytes
     at = np.arange(len(names))
     whole = np.array([plan.wire[name].bytes for name in names]) / GIB
     asynchronous = np.array([beside[name] for name in names]) / GIB

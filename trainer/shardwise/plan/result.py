@@ -64,6 +64,7 @@ class Moved(_Result):
     wire_bytes: float
     asynchronous: int
     """How many of them run beside computation."""
+    asynchronous_wire_bytes: float
 
     @property
     def axis(self) -> str:

@@ -24,14 +24,14 @@ _WORDS: dict[Link, str] = {
 }
 
 
-def link_of(step: Step, axes: Sequence[str]) -> Link:
-    """Return the slowest link that a collective over these mesh axes crosses."""
-    group = _group(step, axes)
+def link_of(step: Step, row: Collective) -> Link:
+    """Return the slowest link that a collective crosses."""
+    group = _group(step, row)
     if group[0].platform == "cpu":
         return "memory"
     if group[0].platform == "tpu":
         slices = {getattr(device, "slice_index", None) for device in group}
-        return "network" if len(slices) > 1 else "ici"
+        return "network" if len(slices) > 1 or not row.group else "ici"
     return "network" if len({_host(step, device) for device in group}) > 1 else "nvlink"
 
 
@@ -52,8 +52,8 @@ def roofline(step: Step, rows: Iterable[Collective], memory: MemoryUse, flops: F
     peak = devices * spec.peak_flops.per_second(dtype)
     times: dict[bool, dict[Link, float]] = {True: {}, False: {}}
     for row in rows:
-        link = link_of(step, row.axes)
-        seconds = row.wire_bytes / _bandwidth(step, spec, row.axes, link)
+        link = link_of(step, row)
+        seconds = row.wire_bytes / _bandwidth(step, spec, row, link)
         hidden = row.asynchronous_wire_bytes / row.wire_bytes if row.wire_bytes else 0.0
         for asynchronous, share in ((True, hidden), (False, 1 - hidden)):
             if share:
@@ -76,18 +76,19 @@ def roofline(step: Step, rows: Iterable[Collective], memory: MemoryUse, flops: F
     )
 
 
-def _bandwidth(step: Step, spec: AcceleratorSpec, axes: Sequence[str], link: Link) -> float:
-    """Return the bytes a second that one device sends in a collective over these mesh axes."""
+def _bandwidth(step: Step, spec: AcceleratorSpec, row: Collective, link: Link) -> float:
+    """Return the bytes a second that one device sends in a collective."""
     assert spec.interconnect is not None
     one = float(spec.interconnect.bandwidth.value)
-    group = _group(step, axes)
+    group = _group(step, row)
     if link == "nvlink":
         return one
     if link == "ici":
         return one * _links(step, spec, group)
-    # Each device of a host that has a group of its own shares the host's network with the others.
-    network = _network(spec, step.topology.machine)
-    at_home = sum(_host(step, device) == _host(step, group[0]) for device in group)
+    # Each device of a host that has a group of its own shares the host's network with the others; so does each of a
+    # TPU's, whose host sends to other slices what is that device's.
+    network = network_of(spec, step.topology.machine)
+    at_home = sum(_host(step, device) == _host(step, group[0]) for device in group) if row.group else 1
     return network * at_home / step.topology.devices_per_host
 
 
@@ -110,17 +111,23 @@ def _links(step: Step, spec: AcceleratorSpec, group: Sequence[Any]) -> int:
     return max(1, links)
 
 
-def _network(spec: AcceleratorSpec, machine: str) -> float:
+def network_of(spec: AcceleratorSpec, machine: str) -> float:
+    """Return the bytes a second that a host of this machine sends."""
     said = [one.network_bandwidth for one in spec.machines if one.name == machine]
     found = said[0] if said else (spec.hosts.network_bandwidth if spec.hosts else None)
     return float(found.value) if found is not None else float("inf")
 
 
-def _group(step: Step, axes: Sequence[str]) -> list[jax.Device]:
-    """Return the first devices of the mesh that differ along these axes alone."""
+def _group(step: Step, row: Collective) -> list[jax.Device]:
+    """Return the devices of a collective: the first that differ along its axes alone, or of these the first group.
+
+    Of a permute all count, though each sends to one: together they send around the axis.
+    """
     mesh = step.program.layout.mesh
-    index = tuple(slice(None) if name in axes else 0 for name in mesh.axis_names)
-    return list(np.ravel(mesh.devices[index]))
+    index = tuple(slice(None) if name in row.axes else 0 for name in mesh.axis_names)
+    along = list(np.ravel(mesh.devices[index]))
+    is_part = row.kind != "collective-permute" and 0 < len(row.group) < len(along)
+    return [mesh.devices.flat[number] for number in row.group] if is_part else along
 
 
 def _host(step: Step, device: jax.Device) -> int:

@@ -89,7 +89,7 @@ def search(job: TrainingJob, report: Report) -> list[Found]:
     _refuse_unknown(job)
     report("looking for layouts that fit the devices")
     own, candidates = Choice.of(resolve(job)), list(_candidates(job))
-    likely = sorted(_likely(job, candidates), key=lambda one: one.estimate.seconds)
+    likely = sorted(_likely(job, candidates), key=lambda one: (one.estimate.seconds, one.estimate.moving_seconds))
     report(f"{len(candidates)} layouts fit the devices, {len(likely)} of them by arithmetic also the memory")
     best = [one.choice for one in likely[: MOST_COMPILED - 2]]
     chosen = list(dict.fromkeys([own, *best, *_other_steps(job, best[:1])]))

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from shardwise.plan.result import Bound, Moved, Plan
 from shardwise.plan.search import Found
-from shardwise.protocol.text import GIB, size
+from shardwise.protocol.text import GIB, MIB, size
 from shardwise.train.mesh import DATA
 
 _BAR = 48
@@ -72,8 +72,9 @@ def why(found: Sequence[Found]) -> str:
         return f"None of them fits; {best.choice.words} needs the least memory."
     if best.is_own or best.plan.bound is None:
         return "The job's own layout is the best of them."
-    if own.plan.bound is None:
+    if not own.plan.fits:
         return f"The job does not fit as it is; {best.choice.words} does."
+    assert own.plan.bound is not None, "it was compiled, as the best was"
     gains = " and ".join(_gains(best.plan.bound, own.plan.bound))
     share = 1 - best.plan.bound.seconds / own.plan.bound.seconds
     by = f", by {gains}" if gains else ""
@@ -129,8 +130,11 @@ def _verdict(plan: Plan) -> str:
     limit = size(plan.limit_bytes, 2)
     if plan.fits:
         return f"\n[bold green]fits[/]: {needed} of {limit} a device ({plan.needed_bytes / plan.limit_bytes:.0%})"
-    missing = size(plan.needed_bytes - plan.limit_bytes, 2)
-    return f"\n[bold red]does not fit[/]: needs {needed} a device, {missing} more than the {limit} that there are"
+    missing = plan.needed_bytes - plan.limit_bytes
+    if missing < MIB:  # the compiler rounds what it says
+        return f"\n[bold red]does not fit[/]: needs {needed} of {limit} a device, and the compiler finds no room for it"
+    more = size(missing, 2)
+    return f"\n[bold red]does not fit[/]: needs {needed} a device, {more} more than the {limit} that there are"
 
 
 def _bar(plan: Plan) -> Text:
