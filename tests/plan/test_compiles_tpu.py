@@ -46,7 +46,10 @@ def test_only_what_crosses_slices_takes_the_network() -> None:
 
     Each of the three moves half of the gradients of a device; where a slice is one replica all of it crosses.
     """
-    rows = [next(row for row in TPUS if row.slices == 2 and ("mesh.replica=4" in row.words) is more) for more in (1, 0)]
+    rows = [
+        next(row for row in TPUS if row.slices == 2 and ("mesh.replica=4" in row.words) is more)
+        for more in (True, False)
+    ]
     shared, apart = (_over_replicas(row) for row in rows)
 
     assert math.isclose(shared["network"], sum(shared.values()) / 3, rel_tol=0.05)
