@@ -59,6 +59,15 @@ def _step(poller: Poller) -> int | None:
     return None if poll.status is None else poll.status.progress.step
 
 
+def _follow_to_another_step(poller: Poller, agents: StandInAgents, changed: "queue.Queue[object]") -> None:
+    """Have the job polled until what host 0 has told second, step 4, is published."""
+    agents.answer = told(step=3)
+    poller.follow(KEY, UID, TARGET)
+    changed.get(timeout=SECONDS)
+    agents.answer = told(step=4)
+    changed.get(timeout=SECONDS)
+
+
 def test_an_answer_is_published(poller: Poller, agents: StandInAgents, changed: "queue.Queue[object]") -> None:
     """And the job's next pass is asked for."""
     agents.answer = told(step=3)
@@ -70,12 +79,8 @@ def test_an_answer_is_published(poller: Poller, agents: StandInAgents, changed: 
 
 def test_progress_is_published(poller: Poller, agents: StandInAgents, changed: "queue.Queue[object]") -> None:
     """Every step that host 0 tells reaches the status, or a later one does."""
-    agents.answer = told(step=3)
-    poller.follow(KEY, UID, TARGET)
-    changed.get(timeout=SECONDS)
-    agents.answer = told(step=4)
+    _follow_to_another_step(poller, agents, changed)
 
-    changed.get(timeout=SECONDS)
     assert _step(poller) == 4
 
 
@@ -255,11 +260,7 @@ def test_polls_go_on_where_no_thread_can_be_started(
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refused)
-    agents.answer = told(step=3)
-    poller.follow(KEY, UID, TARGET)
-    changed.get(timeout=SECONDS)
-    agents.answer = told(step=4)
-    changed.get(timeout=SECONDS)
+    _follow_to_another_step(poller, agents, changed)
 
     assert _step(poller) == 4
 
