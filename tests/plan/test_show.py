@@ -141,7 +141,7 @@ def test_beside_a_job_that_does_not_fit_no_time_is_compared() -> None:
 @pytest.mark.parametrize(("needed", "limit"), [(15.75, 15.75), (31.24, 31.25)])
 def test_a_program_that_is_refused_by_a_hair_lacks_no_negative_memory(needed: float, limit: float) -> None:
     """XLA says what a program needs in two digits, which may be no more than there is."""
-    sizes = {"needed_bytes": int(needed * GIB), "limit_bytes": int(limit * GIB), "fits": False}
+    sizes = {"needed_bytes": int(needed * GIB), "limit_bytes": int(limit * GIB), "fits": False, "refusal": "Used"}
     shown = " ".join(_shown(_plan(1, "tensor").model_copy(update=sizes)).split())
 
     assert f"does not fit: needs {needed} GiB of {limit} GiB a device, and the compiler finds no room for it" in shown

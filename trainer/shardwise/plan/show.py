@@ -131,7 +131,7 @@ def _verdict(plan: Plan) -> str:
     if plan.fits:
         return f"\n[bold green]fits[/]: {needed} of {limit} a device ({plan.needed_bytes / plan.limit_bytes:.0%})"
     missing = plan.needed_bytes - plan.limit_bytes
-    if missing < MIB:  # the compiler rounds what it says
+    if plan.refusal and missing < MIB:  # the compiler rounds what it says
         return f"\n[bold red]does not fit[/]: needs {needed} of {limit} a device, and the compiler finds no room for it"
     more = size(missing, 2)
     return f"\n[bold red]does not fit[/]: needs {needed} a device, {more} more than the {limit} that there are"

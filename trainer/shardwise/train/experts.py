@@ -38,7 +38,7 @@ class Experts(eqx.Module):
     up: Linear
     down: Linear
     loads: NamedArray | None = None
-    """Zeros whose gradient is how often each expert is picked, float32 {batch, routes}; see `train/balance.py`."""
+    """Zeros whose gradient is each expert's share of a sequence's picks, float32 {batch, routes}; see `balance`."""
 
     @classmethod
     def init(cls, config: GptConfig, *, key: Array) -> Self:

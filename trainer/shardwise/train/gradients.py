@@ -26,7 +26,7 @@ class Gradients(NamedTuple):
     slopes: Params
     """Of the loss's sum, by what is trained, float32."""
     loads: Params
-    """How often each expert was picked (`balance.zero_loads`), float32 [layers, experts]; of no mixture nothing."""
+    """By `balance.LOADS` each expert's shares of sequences' picks, summed: float32 [layers, experts]; or nothing."""
 
 
 def head_settings(program: Program) -> HeadLoss:
