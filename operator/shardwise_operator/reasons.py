@@ -18,8 +18,12 @@ SCHEDULED = "Scheduled"
 NOTICE_TOO_SHORT = "NoticeTooShort"
 FITS = "Fits"
 ADMITTED = "Admitted"  # its queue has; of a job with a queue
+FEWER_SLICES = "FewerSlices"  # of a job with recovery.minSlices: it runs without those that cannot be had
 
-CONDITIONS = (COMPLETE, FAILED, SUSPENDED, READY, STALLED, RECONCILING, SCHEDULED, NOTICE_TOO_SHORT, FITS, ADMITTED)
+CONDITIONS = (
+    *(COMPLETE, FAILED, SUSPENDED, READY, STALLED, RECONCILING, SCHEDULED, NOTICE_TOO_SHORT, FITS, ADMITTED),
+    FEWER_SLICES,
+)
 
 ConditionStatus = Literal["True", "False", "Unknown"]
 TRUE: Final = "True"
@@ -63,6 +67,9 @@ NODE_AVOIDED = "NodeAvoided"  # a host or a slice has lost two pods in one place
 RELOCATED = "Relocated"  # its place is gone, or no other place took it and it may go back
 LEAVING = "NodeLeaving"  # a node is about to be taken down; a save was asked for
 PODS_RELEASED = "PodsReleased"  # not all pods ran within startWithin, or a lost one was not back within replaceWithin
+SLICES_LEFT_OUT = "SlicesLeftOut"  # slices were waited for in vain, and the run goes on without them
+SLICES_BACK = "SlicesBack"  # slices that were left out are there again; the run saves, and goes on with them
+ALL_THERE = "AllThere"  # no slice is left out any more
 DEADLINE = "DeadlineExceeded"
 SAVED_UNEXPECTEDLY = "SavedUnexpectedly"  # the run was saved and stopped, though the operator has not asked for it
 TRAINED = "Trained"
@@ -89,12 +96,24 @@ DONE = "Done"
 EventType = Literal["Normal", "Warning"]
 _NORMAL = (
     *(QUEUED, ADMITTED, WAITING_FOR_SLICE, PLACED, STARTED, RUNNING, RECOVERED, SAVED),
+    SLICES_BACK,
     *(EVICTED, SUSPEND_ASKED, SUSPENDED, RESUMED, COMPLETE, EXPIRED),
 )
 _WARNINGS = (
     *(INVALID, NOT_FITTING, PREFLIGHT_FAILED, NAME_CONFLICT, QUOTA, REFUSED, NOT_STARTED, UNSCHEDULABLE, IMAGE),
     *(CONTAINER, STALLED, SAVE_FAILED, NOTICE_TOO_SHORT, LEAVING, REPLACED, RESTARTED, NODE_AVOIDED, RELOCATED),
-    *(PODS_RELEASED, SAVED_UNEXPECTEDLY, DEADLINE, BAD_INPUT, NON_FINITE, OUT_OF_MEMORY, STORAGE, DEVICE, FAILURE),
+    *(
+        SLICES_LEFT_OUT,
+        PODS_RELEASED,
+        SAVED_UNEXPECTEDLY,
+        DEADLINE,
+        BAD_INPUT,
+        NON_FINITE,
+        OUT_OF_MEMORY,
+        STORAGE,
+        DEVICE,
+        FAILURE,
+    ),
     *(HANG, HOST_LOST),
 )
 EVENTS: Mapping[str, EventType] = {**dict.fromkeys(_NORMAL, "Normal"), **dict.fromkeys(_WARNINGS, "Warning")}

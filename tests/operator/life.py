@@ -23,8 +23,8 @@ STEP_SECONDS = 10.0
 class Life:
     """A job on slices of tpu-v5p, in pools of its own, with an operator that looks after it."""
 
-    def __init__(self, *, topology: str, slices: int, pools: int, steps: int) -> None:
-        """Nothing has happened yet."""
+    def __init__(self, *, topology: str, slices: int, pools: int, steps: int, least: int | None = None) -> None:
+        """Nothing has happened yet; with `least` the job goes on with so few slices."""
         self.world = World()
         labels = {
             "cloud.google.com/gke-tpu-accelerator": "tpu-v5p-slice",
@@ -32,12 +32,17 @@ class Life:
             "node.kubernetes.io/instance-type": "ct5p-hightpu-4t",
         }
         job = manifest(hardware={"accelerator": "tpu-v5p", "topology": topology, "slices": slices})
-        job["spec"]["training"]["steps"] = steps
+        job["spec"]["training"] |= {"steps": steps, "batch": {"sequences": 768}}
+        job["spec"]["recovery"] = {} if least is None else {"minSlices": least}
         made_of = snapshot(job)
         self.hosts = made_of.hosts
         self.cluster = Cluster(self.world, labels, pools=pools, hosts=len(self.hosts) // slices)
         self.launcher = Launcher(
-            self.cluster, made_of.job.spec.recovery, steps=steps, step_seconds=STEP_SECONDS, save_seconds=0.5 * HOUR
+            self.cluster,
+            made_of.job.spec.recovery,
+            steps=steps,
+            full_step_seconds=STEP_SECONDS,
+            save_seconds=0.5 * HOUR,
         )
         job["metadata"] |= {"creationTimestamp": "2027-01-15T08:00:00Z", "generation": 1}
         self.world.put(TRAINING_JOBS, job)
@@ -108,7 +113,7 @@ class Life:
             self.world.count_write()
             self.world.put(TRAINING_JOBS, {**job, "status": status})
         self.cluster.schedule()
-        self.launcher.look(self.job, len(self.hosts))
+        self.launcher.look(self.job)
         self.again_at = self.world.now + min(600.0, max(1.0, plan.requeue_after_seconds or 600.0))
 
     def _poll(self, job: Any) -> Poll | None:

@@ -26,14 +26,14 @@ _THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
 
 
 class Faults(RuleBasedStateMachine):
-    """A job of two slices of two hosts, with a pool to spare or without."""
+    """A job of two slices of two hosts, with a pool to spare or without, that may go on with one slice or waits."""
 
     life: Life
 
-    @initialize(pools=st.integers(2, 3), begun=st.sampled_from([300.0, 1.0]))
-    def begin(self, pools: int, begun: float) -> None:
+    @initialize(pools=st.integers(2, 3), begun=st.sampled_from([300.0, 1.0]), least=st.sampled_from([None, 1]))
+    def begin(self, pools: int, begun: float, least: int | None) -> None:
         """Apply the job."""
-        self.life = Life(topology="2x2x2", slices=2, pools=pools, steps=_STEPS)
+        self.life = Life(topology="2x2x2", slices=2, pools=pools, steps=_STEPS, least=least)
         self.lost, self.outages = 0, 0
         self.befell = dict.fromkeys((Cause.FAILURE, Cause.HANG, Cause.DEVICE), 0)
         self.life.run(begun)

@@ -331,7 +331,7 @@ class Launcher:
     cluster: Cluster
     recovery: Recovery
     steps: int
-    step_seconds: float
+    full_step_seconds: float  # of a step on all slices; on half of them it takes twice as long
     save_seconds: float
     saved: int = 0
     used: Used = field(default_factory=Used)
@@ -343,6 +343,12 @@ class Launcher:
     _members: dict[str, str] = field(default_factory=dict)
     _began: float | None = None
     _epoch: int = 0
+    _hosts_of_all: int = 0
+
+    @property
+    def step_seconds(self) -> float:
+        """How long a step takes on the hosts that there are."""
+        return self.full_step_seconds * self._hosts_of_all / max(1, len(self._members))
 
     @property
     def world(self) -> World:
@@ -355,20 +361,27 @@ class Launcher:
             return self.saved
         return min(self.steps, self.saved + int((self.world.now - self._began) / self.step_seconds))
 
+    def hosts(self, job: Object) -> int:
+        """How many hosts the round has."""
+        slices: int = job.get("status", {}).get("slices") or job["spec"]["hardware"]["slices"]
+        return slices * self.cluster.hosts
+
     def alive(self, job: Object) -> dict[str, dict[str, Any]]:
-        """The pods whose agents answer, by host."""
-        state = job.get("status", {})
+        """The pods whose agents answer, by host; not those that only hold a place."""
+        state, slices = job.get("status", {}), self.hosts(job) // self.cluster.hosts
         return {
             host_of(pod): dict(pod)
             for pod in self.world.list(PODS)
             if pod["status"]["phase"] == "Running"
+            and int(pod["metadata"]["labels"]["shardwise.dev/slice"]) < slices
             and "deletionTimestamp" not in pod["metadata"]
             and state.get("pods", {}).get(host_of(pod)) == pod["metadata"]["uid"]
             and self.cluster.is_well(pod["spec"]["nodeName"])
         }
 
-    def look(self, job: Object, hosts: int) -> None:
+    def look(self, job: Object) -> None:
         """What the leader notices."""
+        hosts, self._hosts_of_all = self.hosts(job), job["spec"]["hardware"]["slices"] * self.cluster.hosts
         alive = {host: pod["metadata"]["uid"] for host, pod in self.alive(job).items()}
         if self.done:
             return

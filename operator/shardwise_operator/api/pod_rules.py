@@ -61,6 +61,11 @@ POD_RULES = (
         message="expected a replica that is a multiple of hardware.slices",
         field=".training.mesh.replica",
     ),
+    _of_spec(
+        holds="!self.?recovery.?minSlices.hasValue() || self.recovery.minSlices <= self.hardware.?slices.orValue(1)",
+        message="expected a minSlices of at most hardware.slices",
+        field=".recovery.minSlices",
+    ),
     Rule(
         at="spec.pod",
         holds="self.directory.contains('://') || " + _is_shared("self", "self.directory"),

@@ -14,6 +14,7 @@ from shardwise_operator.decide.policies import (
     node_maintenance,
     notice,
     old_rounds,
+    placeholders,
     placement,
     queueing,
 )
@@ -29,6 +30,7 @@ def _policies(settings: Settings) -> tuple[Policy, ...]:
         queueing.QueuePolicy(settings),  # before the creation, which waits for its admission
         cleanup,  # deleted pods free nodes for new ones
         creation.Creation(settings),
+        placeholders,  # after the creation: the hosts of the round come first
         placement,  # after the pods of a slice's first host, which bring the others their place
         network_policy,  # it needs host 0's pod
         phase,  # after all steps: they go by the state as it was written

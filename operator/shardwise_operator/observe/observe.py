@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from shardwise.job.quantity import Duration
-from shardwise.protocol.errors import JobError
 from shardwise_operator.config import Settings
 from shardwise_operator.observe.caches import Caches, Reader
+from shardwise_operator.observe.desired import DesiredJobs
 from shardwise_operator.observe.made_pods import read_made_pods
 from shardwise_operator.observe.nodes import Nodes
 from shardwise_operator.observe.observed import Guard, Observed
@@ -20,13 +20,12 @@ from shardwise_operator.observe.poll import Poll
 from shardwise_operator.observe.queueing import Queues
 from shardwise_operator.observe.results import Results
 from shardwise_operator.observe.rivals import Rivals
-from shardwise_operator.observe.snapshot import Snapshot, read_snapshot, take_snapshot
+from shardwise_operator.observe.snapshot import Snapshot, read_snapshot
 from shardwise_operator.observe.state import Phase
 from shardwise_operator.observe.state_fields import read_state
 from shardwise_operator.render.names import SEAL_ANNOTATION, config_map_name, pod_name, policy_name
 from shardwise_operator.runtime.errors import NotFoundError
 from shardwise_operator.runtime.kinds import (
-    ACCELERATOR_CLASSES,
     CONFIG_MAPS,
     GANGS,
     NETWORK_POLICIES,
@@ -69,7 +68,7 @@ class Observer:
         self._nodes, self._rivals = Nodes(caches, api), Rivals(caches)
         self._queues = Queues(caches, api, self._own, enabled=settings.kueue)
         self._snapshots = Results[Snapshot | None]()
-        self._desired = Results[Snapshot | str]()
+        self._desired = DesiredJobs(caches, self._queues, settings)
         self._lock = threading.Lock()
         self._recent: dict[str, list[_Made]] = {}
         self._gone: dict[Key, set[str]] = {}  # by job, the UIDs in its status of pods that the API server has no more
@@ -102,7 +101,9 @@ class Observer:
         children = {(kind, metadata["name"]): metadata for kind, metadata in own}
         found = children.get((CONFIG_MAPS, config_map_name(known.name, state.round or 0)))
         snapshot = self._round_snapshot(known, found) if found else None
-        desired = None if snapshot and state.phase != Phase.SUSPENDED else self._take_snapshot(job)
+        counts = self._desired.slice_counts(job)
+        slices = state.slices if state.slices in counts else None
+        desired = None if snapshot and state.phase != Phase.SUSPENDED else self._desired.take(job, slices)
         pods = tuple(read_made_pods(known.name, self._pods(known)))
         gone, silent = self._nodes.lost(pods, now)
         seen = replace(
@@ -112,6 +113,7 @@ class Observer:
             deadline_seconds=_seconds(spec.get("deadline")),
             desired=desired if isinstance(desired, Snapshot) else None,
             problem=desired if isinstance(desired, str) else "",
+            slice_counts=counts,
             snapshot=snapshot,
             foreign_snapshot=found["uid"] if found and snapshot is None else "",
             pods=pods,
@@ -142,26 +144,6 @@ class Observer:
             return read_snapshot(data) if is_ours or by_older_release else None
 
         return self._snapshots.get_or_make(known.key, found["uid"], reading)
-
-    def _take_snapshot(self, job: Object) -> Snapshot | str:
-        """Return the job with its class as they are now, or why they do not go together."""
-        classes = {each["metadata"]["name"]: each for each in self._caches.list(ACCELERATOR_CLASSES)}
-        machine = classes.get(job["spec"]["hardware"]["accelerator"])
-        version = machine["metadata"]["resourceVersion"] if machine else tuple(sorted(classes))
-        metadata = job["metadata"]
-        # A label changes without a new generation of the spec.
-        labels = tuple(sorted(metadata.get("labels", {}).items()))
-        known = (metadata["uid"], metadata.get("generation"), labels, version)
-
-        def taking() -> Snapshot | str:
-            try:
-                settings = self._settings
-                self._queues.check(job)
-                return take_snapshot(job, classes, image=settings.trainer_image, pod_defaults=settings.pod_defaults)
-            except JobError as error:
-                return str(error)
-
-        return self._desired.get_or_make((metadata["namespace"], metadata["name"]), known, taking)
 
     def _pods(self, known: Observed) -> Iterator[Object]:
         cached = self._own(PODS, known.namespace, known.uid)

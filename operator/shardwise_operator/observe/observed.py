@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from shardwise.protocol.run_status import RunSummary
-from shardwise_operator.observe.hosts import LEADER
+from shardwise_operator.observe.hosts import LEADER, host_name
 from shardwise_operator.observe.node import Node
 from shardwise_operator.observe.pod import Pod
 from shardwise_operator.observe.poll import Poll
@@ -43,6 +43,7 @@ class Observed:
         saved_at: when that was saved; None if that is not known.
         desired: its spec as it is now, with its class; None if the two do not go together.
         problem: why they do not; "" if they do.
+        slice_counts: the numbers of slices that the job can run on, all of them first.
         snapshot: what the pods of this round are made of; None before its ConfigMap is there.
         foreign_snapshot: the UID of a ConfigMap in its place that this operator has not made; "" without one.
         pods: all its pods, of earlier rounds too.
@@ -73,6 +74,7 @@ class Observed:
     saved_at: float | None = None
     desired: Snapshot | None = None
     problem: str = ""
+    slice_counts: tuple[int, ...] = ()
     snapshot: Snapshot | None = None
     foreign_snapshot: str = ""
     pods: tuple[Pod, ...] = ()
@@ -116,6 +118,14 @@ class Observed:
     def hosts(self) -> tuple[str, ...]:
         """The hosts of this round, host 0 first."""
         return self.made_of.hosts if self.made_of else ()
+
+    @cached_property
+    def absent_hosts(self) -> tuple[str, ...]:
+        """The hosts of slices that the job asks for and this round does not have."""
+        if self.made_of is None or self.state.slices is None or not self.slice_counts:
+            return ()
+        absent = range(self.state.slices, self.slice_counts[0])
+        return tuple(host_name(slice_, host) for slice_ in absent for host in range(self.made_of.topology.hosts))
 
     @property
     def queued(self) -> bool:
@@ -161,6 +171,10 @@ class Observed:
     def current_pods(self) -> tuple[Pod, ...]:
         """Return the current pods of all hosts that have one."""
         return tuple(pod for key in self.hosts if (pod := self.current(key)))
+
+    def placeholders(self) -> tuple[Pod, ...]:
+        """Return the current pods of absent hosts, which hold the places of slices that are back."""
+        return tuple(pod for key in self.absent_hosts if (pod := self.current(key)))
 
     def round_pods(self) -> tuple[Pod, ...]:
         """Return the pods of this round, replaced ones too."""

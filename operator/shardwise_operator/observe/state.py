@@ -83,6 +83,7 @@ class State:
         message: why, for people.
         round: the number of the round, the life of a job from one start of all its pods to the next; None before the
             first.
+        slices: how many slices the round has, of a job that asks for more; None if it has all.
         sealed_round: the last round whose snapshot has this operator's seal; one that an older release began has none.
         preflight: the plan that comes before the round's pods; None without one.
         attempts: by host ("<slice>-<host>"), the number of its current pod. It counts up before a pod is created.
@@ -110,6 +111,7 @@ class State:
     reason: str = ""
     message: str = ""
     round: int | None = None
+    slices: int | None = None
     sealed_round: int | None = None
     preflight: Preflight | None = None
     attempts: Mapping[str, int] = field(default_factory=dict)

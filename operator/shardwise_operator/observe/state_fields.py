@@ -13,8 +13,8 @@ from shardwise_operator.runtime.kinds import seconds_of, timestamp
 _PLAIN = {
     name: to_camel(name)
     for name in (
-        *("reason", "message", "round", "sealed_round", "attempts", "pods", "charged", "charged_step", "losses"),
-        *("lost_at", "avoid", "leaving", "image"),
+        *("reason", "message", "round", "slices", "sealed_round", "attempts", "pods", "charged", "charged_step"),
+        *("losses", "lost_at", "avoid", "leaving", "image"),
     )
 }
 _TIMES = {

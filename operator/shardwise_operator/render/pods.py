@@ -32,6 +32,9 @@ LOST_NODES = [
 ]
 
 
+_PLACEHOLDER = ("python", "-m", "shardwise.launcher.placeholder")
+
+
 @dataclass(frozen=True)
 class Place:
     """Where a pod has to go, and where not.
@@ -59,6 +62,14 @@ def pod_manifest(seen: Observed, host: str, place: Place) -> dict[str, Any]:
     ours = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", **snapshot.machine.spec.annotations}
     meta["annotations"] = {**ours, **queue.annotations, **asked.get("annotations", {})}
     return PODS.manifest(meta, spec=_spec(seen, snapshot, host, place))
+
+
+def placeholder_manifest(seen: Observed, host: str, place: Place) -> dict[str, Any]:
+    """Return a pod that holds the place of a host and runs nothing, without what its job would run beside the agent."""
+    made = pod_manifest(seen, host, place)
+    agent = {**made["spec"]["containers"][0], "command": [*_PLACEHOLDER]}
+    spec = {name: value for name, value in made["spec"].items() if name != "initContainers"}
+    return {**made, "spec": {**spec, "containers": [agent]}}
 
 
 def _spec(seen: Observed, snapshot: Snapshot, host: str, place: Place) -> dict[str, Any]:

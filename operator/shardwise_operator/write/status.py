@@ -216,11 +216,12 @@ def _hosts(seen: Observed, state: State, old: Mapping[str, Any]) -> HostCount:
     An image of an older release tells nothing of it: then all pods that run count.
     """
     before = old.get("hosts", {})
-    alive = [pod for pod in seen.pods if pod.key != PLAN and not pod.ended]
+    placeholders = frozenset(seen.absent_hosts)
+    alive = [pod for pod in seen.pods if pod.key != PLAN and pod.key not in placeholders and not pod.ended]
     running = sum(pod.ready for pod in alive if state.pods.get(pod.key) == pod.uid)
     reported = seen.poll.status if seen.poll else None
     joined = before.get("ready", 0) if reported is None else reported.joined
     ready = running if joined is None else min(joined, running)
     # Of a finished job nothing is observed that would tell its number of hosts.
-    of = len(seen.hosts) if seen.made_of else before.get("of", 0)
+    of = len(seen.hosts) + len(placeholders) if seen.made_of else before.get("of", 0)
     return HostCount(ready=ready, of=of, summary=f"{ready}/{of}")

@@ -49,7 +49,7 @@ _TABLE: Mapping[str, tuple[str, str]] = {
     "metadata": ("", "name namespace labels annotations"),
     "spec": ("", "deadline suspend preflight ttlAfterFinished managedBy"),
     "spec.pod": ("", "directory image template"),
-    "spec.recovery": ("", "backoff hangAfter startWithin replaceWithin"),
+    "spec.recovery": ("", "backoff hangAfter startWithin replaceWithin minSlices"),
     "spec.recovery.restarts": (
         "",
         """failure nonfinite hang outOfMemory storage device hostLost eviction nodeLost maintenance admission image

@@ -146,6 +146,9 @@ class JobStatus(StrictModel):
         None,
         description="The number of the round, from 0; it grows when all pods are made anew, as by a resume.",
     )
+    slices: _Number | None = Field(
+        None, description="The slices of this round, where they are fewer than the job asks for."
+    )
     sealed_round: _Number | None = Field(
         None, description="The last round whose content has the operator's seal, so that nothing else counts."
     )

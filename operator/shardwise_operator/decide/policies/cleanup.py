@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from shardwise.protocol.pods import PLAN
 from shardwise_operator.decide.plan import Delete, Plan, soonest
+from shardwise_operator.decide.policies import placeholders
 from shardwise_operator.decide.stuck import GRACE_SECONDS, stuck
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.pod import Pod
@@ -28,7 +29,8 @@ def wake(seen: Observed, now: float) -> float | None:
 
 
 def _deletions(seen: Observed, now: float) -> Iterator[Delete]:
-    current, stuck_addresses = {pod.uid for pod in seen.current_pods()}, stuck(seen, now)
+    held = seen.placeholders() if placeholders.wanted(seen) else ()
+    current, stuck_addresses = {pod.uid for pod in (*seen.current_pods(), *held)}, stuck(seen, now)
     for pod in seen.pods:
         if pod.deleting_at is not None:
             if pod.node in seen.gone_nodes and now > pod.deleting_at:

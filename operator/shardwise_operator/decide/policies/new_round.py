@@ -14,6 +14,7 @@ from shardwise_operator.decide import endings
 from shardwise_operator.decide.budgets import budget, charge
 from shardwise_operator.decide.plan import Event, Plan, never, soonest
 from shardwise_operator.decide.policies import cleanup, deadline, preflight, queueing
+from shardwise_operator.decide.slices import with_slices
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.state import Phase, State
 from shardwise_operator.reasons import FALSE, INVALID, READY, RESUMED, STARTED, SUSPEND_ASKED, SUSPENDED, TRUE, Lost
@@ -66,7 +67,7 @@ def next_round(
 ) -> Plan:
     """Start another round of the same run after a wait, charged to `cause`; fail the job if that budget is used up.
 
-    Without a cause it costs nothing.
+    Without a cause it costs nothing. A job that may go on with fewer slices has those that are whole.
     """
     assert seen.state.round is not None
     state = replace(seen.state, not_before=now + wait_seconds)
@@ -79,7 +80,7 @@ def next_round(
     phase = Phase.PENDING if wait_seconds else Phase.RECOVERING
     number = seen.state.round + 1
     state = replace(
-        state.renewed(seen.hosts),
+        with_slices(seen, state.renewed(seen.hosts)),
         phase=phase,
         round=number,
         sealed_round=number,

@@ -11,13 +11,22 @@ from shardwise.protocol.pods import TerminationRecord
 from shardwise_operator import reasons
 from shardwise_operator.decide import endings
 from shardwise_operator.decide.plan import Event, Plan, never
-from shardwise_operator.decide.policies import deadline, new_round, start_timeout
+from shardwise_operator.decide.policies import deadline, fewer_slices, new_round, start_timeout
 from shardwise_operator.decide.relocation import avoid_after_timeout
 from shardwise_operator.observe.hosts import LEADER
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.pod import Pod
 from shardwise_operator.observe.state import Phase
-from shardwise_operator.reasons import COMPLETE, DEADLINE, PODS_RELEASED, SAVED_UNEXPECTEDLY, TRAINED, TRUE, Lost
+from shardwise_operator.reasons import (
+    COMPLETE,
+    DEADLINE,
+    PODS_RELEASED,
+    SAVED_UNEXPECTEDLY,
+    SLICES_BACK,
+    TRAINED,
+    TRUE,
+    Lost,
+)
 
 OUTCOMES = {
     ExitCode.USAGE: reasons.BAD_INPUT,
@@ -68,10 +77,14 @@ def _next_round(seen: Observed, record: TerminationRecord, now: float) -> Plan:
     if deadline.passed(seen, now):
         return endings.failed(seen, DEADLINE, f"saved and stopped at its deadline: {record.message}", now)
     if record.code == ExitCode.HOSTS_MISSING:
+        if (fewer := fewer_slices.without_the_missing(seen, record.message, now)) is not None:
+            return fewer
         wait = start_timeout.retry_seconds(seen)
         message = f"{record.message}; all are given back, and tried again in {wait:.0f} s"
         seen = replace(seen, state=avoid_after_timeout(seen, seen.state))
         return new_round.next_round(seen, Lost.HOST_LOST, PODS_RELEASED, message, now, wait_seconds=wait)
+    if seen.state.reason == SLICES_BACK:
+        return new_round.next_round(seen, None, SLICES_BACK, seen.state.message, now)
     if (earlier := _earlier_deadline(seen, now)) is not None:
         message = f"the run was saved and stopped at the deadline that its round began with, {earlier:g} s, and goes on"
         return new_round.next_round(seen, None, SAVED_UNEXPECTEDLY, message, now)

@@ -16,7 +16,7 @@ wake = never
 def decide(seen: Observed, _now: float) -> Plan:
     """Open the gates of slices whose place is known."""
     patches = list[Patch]()
-    for pod in seen.current_pods():
+    for pod in (*seen.current_pods(), *seen.placeholders()):
         if pod.gated and pod.slice in seen.pools and pod.deleting_at is None:
             # A patch replaces the whole list, and others (a queue, a quota) have gates of their own there.
             others = [{"name": gate} for gate in pod.gates if gate != SLICE_GATE]

@@ -41,9 +41,9 @@ def decide(seen: Observed, now: float) -> Plan | None:
         return None
     state = image_charged(seen, now)
     if state is None:
-        used_up = f"{_message(seen)}; the budget of {budget(seen, Lost.IMAGE)} for images is used up"
+        used_up = f"{late(seen)}; the budget of {budget(seen, Lost.IMAGE)} for images is used up"
         return failed(seen, PODS_RELEASED, used_up, now)
-    return _release_pods(seen, avoid_after_timeout(seen, state), _message(seen), retry_seconds(seen), now)
+    return _release_pods(seen, avoid_after_timeout(seen, state), late(seen), retry_seconds(seen), now)
 
 
 def wake(seen: Observed, now: float) -> float | None:
@@ -102,7 +102,8 @@ def running(seen: Observed) -> int:
     return sum(pod.phase == "Running" for pod in seen.current_pods())
 
 
-def _message(seen: Observed) -> str:
+def late(seen: Observed) -> str:
+    """Return how many of the pods ran in time, and within what."""
     bound = "replaceWithin" if _leaderless(seen) else "startWithin"
     return f"{running(seen)} of {len(seen.hosts)} pods ran within {bound}"
 

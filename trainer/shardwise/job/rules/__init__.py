@@ -6,7 +6,7 @@ because an earlier one failed (no devices known, no sizes) finds nothing. What o
 
 from collections.abc import Callable, Iterator
 
-from shardwise.job.rules import conflicts, hardware, model, pod, program, training
+from shardwise.job.rules import conflicts, hardware, model, pod, program, recovery, training
 from shardwise.job.spec import TrainingJob
 from shardwise.protocol.errors import Problem
 
@@ -18,9 +18,12 @@ RULES: tuple[Rule, ...] = (
     conflicts.values_go_together,
     *model.RULES,
     *training.RULES,
+    *recovery.RULES,
     pod.pods_are_sound,
 )
-_OF_ANY_JOB: frozenset[Rule] = frozenset((*program.RULES, *hardware.OF_ANY_JOB, pod.pods_are_sound))
+_OF_ANY_JOB: frozenset[Rule] = frozenset(
+    (*program.RULES, *hardware.OF_ANY_JOB, recovery.fewest_slices_are_some, pod.pods_are_sound)
+)
 
 
 def problems(job: TrainingJob) -> list[Problem]:

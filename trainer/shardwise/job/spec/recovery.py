@@ -7,6 +7,7 @@ from pydantic import Field
 
 from shardwise.job.quantity import Duration
 from shardwise.job.spec.base import Unit
+from shardwise.protocol.job_status import MAX_SLICES
 from shardwise.protocol.strict_model import StrictModel
 
 MAX_BACKOFF_SECONDS = 300.0
@@ -56,6 +57,12 @@ class Recovery(StrictModel):
         description="Time for all hosts to be there at first; in clusters from the first one, or a queue's admission.",
     )
     replace_within: Duration = Field(Duration("10m"), description="Time within which a lost host must be back.")
+    min_slices: Annotated[int | None, Unit("slices")] = Field(
+        None,
+        ge=1,
+        le=MAX_SLICES,
+        description="Fewest slices that a cluster goes on with while others cannot be had; left out, all.",
+    )
 
 
 def charged(counts: Mapping[_Cause, int], cause: _Cause, limit: int, *, newer: bool) -> dict[_Cause, int] | None:

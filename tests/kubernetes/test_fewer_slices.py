@@ -1,0 +1,90 @@
+"""A job that may go on with fewer slices, on a real cluster: a slice's place is taken away, and later there again.
+
+Only here operator, scheduler, kubelet, launcher and trainer do it together; what else may befall such a job is in
+`tests/operator/test_fewer_slices.py`, in simulated time.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+from tests.cluster.cluster import Cluster
+from tests.kubernetes.jobs import STEPS, Ended, Job, small
+
+Apply = Callable[[Mapping[str, Any]], Job]
+Here = Callable[[Mapping[str, Any]], Ended]
+
+
+class Places:
+    """Two nodes of the cluster, each of which may have one pod of a job that looks for them."""
+
+    def __init__(self, cluster: Cluster, label: str) -> None:
+        """Take two of its nodes."""
+        self._client, self._label, self.nodes = cluster.client, label, cluster.nodes[-2:]
+
+    def open(self, node: str) -> None:
+        """Let the job's pods go there."""
+        self._client.kubectl("label", "node", node, f"{self._label}=yes", "--overwrite")
+
+    def close(self, node: str) -> None:
+        """Let no more of them go there; those that are there stay."""
+        self._client.kubectl("label", "node", node, f"{self._label}-")
+
+    def job(self, **recovery: Any) -> dict[str, Any]:
+        """A job of two slices, each a host on a node of its own."""
+        job = small(steps=STEPS, checkpoint={"everySteps": 20})
+        job["spec"]["hardware"] |= {"topology": "1x1", "slices": 2}
+        job["spec"]["recovery"] = recovery
+        alone = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"test": self._label}}}
+        affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [alone]}}
+        template = job["spec"]["pod"]["template"]
+        template["metadata"] = {"labels": {"test": self._label}}
+        template["spec"] |= {"nodeSelector": {self._label: "yes"}, "affinity": affinity}
+        return job
+
+
+@pytest.fixture
+def places(_chart: Cluster, cluster: Cluster, cluster_namespace: str) -> Iterator[Places]:
+    """Return two places that are open."""
+    made = Places(cluster, f"places-{cluster_namespace}")
+    for node in made.nodes:
+        made.open(node)
+    yield made
+    for node in made.nodes:
+        made.close(node)
+
+
+def test_a_slice_is_left_out_and_taken_in_again(places: Places, apply: Apply, here: Here) -> None:
+    """One slice goes on from the checkpoint; once the other has its place again the run saves and goes on with both.
+
+    On whichever slices a step was taken, its loss is that of the same step on one machine.
+    """
+    example = places.job(minSlices=1, replaceWithin="5s")
+    job = apply(example)
+    job.until_taken(30)
+    placed = {pod["metadata"]["labels"]["shardwise.dev/slice"]: pod for pod in job.all_pods}
+    node = placed["1"]["spec"]["nodeName"]
+    places.close(node)
+    job.kubectl("delete", "pod", placed["1"]["metadata"]["name"], "--wait=false")
+
+    job.until("one slice to go on", lambda: job.status.get("slices") == 1 and job.phase == "Running")
+    job.until("a placeholder to wait", lambda: "placeholder" in _waiting(job))
+    assert job.status["hosts"]["summary"] == "1/2"
+    assert job.began[-1] > 0
+    assert len(job.taken) < STEPS, "it has ended too soon to see the slice come back"
+
+    job.kubectl("wait", "--for=condition=FewerSlices", f"tj/{job.name}", "--timeout=10s")
+    places.open(node)
+    job.until("both slices to go on", lambda: "slices" not in job.status and job.phase in ("Running", "Complete"))
+    job.until_phase("Complete", 600)
+    assert job.status["losses"] == {"unknown": 1}, "one pod was deleted; what came of it costs no more"
+    expected = here(example).losses
+    assert job.losses.keys() == expected.keys()
+    assert [job.losses[step] for step in expected] == pytest.approx([*expected.values()], rel=1e-4)
+
+
+def _waiting(job: Job) -> str:
+    """The commands of pods that have no node."""
+    pods = [pod for pod in job.all_pods if "nodeName" not in pod["spec"]]
+    return json.dumps([pod["spec"]["containers"][0]["command"] for pod in pods])

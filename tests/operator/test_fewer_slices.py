@@ -1,0 +1,148 @@
+"""A job that may go on with fewer slices, in simulated time: while slices are away, and when they are back."""
+
+from typing import Any
+
+import pytest
+from tests.operator.life import HOUR, Life
+
+from shardwise_operator.runtime.kinds import CONFIG_MAPS, PODS
+
+_STEPS = 3000  # of ten seconds on all slices, a save every half hour
+_REPLACE_WITHIN = 600.0
+
+
+def _begun(*, least: int = 1, slices: int = 4) -> Life:
+    """A job that has taken its first steps, on as many pools as it needs."""
+    life = Life(topology="2x2x2", slices=slices, pools=slices, steps=_STEPS, least=least)
+    life.run(300.0)
+    assert life.status["phase"] == "Running"
+    return life
+
+
+def _fewer(life: Life) -> dict[str, Any] | None:
+    return next((each for each in life.status["conditions"] if each["type"] == "FewerSlices"), None)
+
+
+def _pods(life: Life, *, placeholders: bool) -> list[Any]:
+    """The pods that have not ended: those that train, or those that hold a place."""
+    return [
+        pod
+        for pod in life.world.list(PODS)
+        if pod["status"]["phase"] in ("Pending", "Running")
+        and (pod["spec"]["containers"][0]["command"][-1] == "shardwise.launcher.placeholder") == placeholders
+    ]
+
+
+@pytest.mark.parametrize("pool", ["pool-0", "pool-2"], ids=["with host 0", "of others"])
+def test_the_run_goes_on_without_a_slice_and_takes_it_in_again(pool: str) -> None:
+    """After replaceWithin three slices of four train; once the fourth is back it is taken in, and that loses no step.
+
+    The loss is charged once. What waits meanwhile is said, and holds no place that the three could need.
+    """
+    life = _begun()
+    life.cluster.preempt(pool, 3.0 * HOUR)
+
+    life.run(_REPLACE_WITHIN - 100.0)
+    assert "slices" not in life.status
+    life.run(400.0)
+    status, condition = life.status, _fewer(life)
+    assert (status["phase"], status["slices"], status["hosts"]["summary"]) == ("Running", 3, "6/8")
+    assert condition is not None
+    assert (condition["status"], condition["reason"]) == ("True", "SlicesLeftOut")
+    assert condition["message"].startswith("3 of 4 slices; job-3-0-")
+    assert condition["message"].endswith(": no node fits")
+    assert (len(_pods(life, placeholders=False)), len(_pods(life, placeholders=True))) == (6, 2)
+
+    life.run(3.0 * HOUR)
+    status, condition = life.status, _fewer(life)
+    assert (status["phase"], status.get("slices"), status["hosts"]["summary"]) == ("Running", None, "8/8")
+    assert condition is not None
+    assert (condition["status"], condition["reason"]) == ("False", "AllThere")
+    assert _pods(life, placeholders=True) == []
+
+    life.run(24.0 * HOUR)
+    assert (life.status["phase"], life.status["progress"]["step"]) == ("Complete", _STEPS)
+    assert life.status["losses"] == {"maintenance": 1}
+    assert [each["metadata"]["name"] for each in life.world.list(CONFIG_MAPS)] == ["job-shardwise-2"]
+
+
+def test_fewer_than_the_fewest_are_waited_for() -> None:
+    """Two slices of four are too few for three: all are given back and tried again, as of any job."""
+    life = _begun(least=3)
+    life.cluster.preempt("pool-1", 2.0 * HOUR)
+    life.cluster.preempt("pool-2", 2.0 * HOUR)
+
+    life.run(HOUR)
+    assert "slices" not in life.status
+    assert life.status["phase"] in ("Pending", "Recovering")
+    life.run(24.0 * HOUR)
+    assert life.status["phase"] == "Complete"
+
+
+def test_a_job_begins_with_the_slices_that_there_are() -> None:
+    """After startWithin; the others come later."""
+    life = Life(topology="2x2x2", slices=4, pools=4, steps=_STEPS, least=2)
+    life.cluster.preempt("pool-3", 5.0 * HOUR, notice_seconds=0.0)
+
+    life.run(0.4 * HOUR)
+    assert life.status["phase"] == "Pending"
+    life.run(0.3 * HOUR)
+    assert (life.status["phase"], life.status["slices"]) == ("Running", 3)
+    life.run(5.0 * HOUR)
+    assert (life.status["phase"], life.status.get("slices")) == ("Running", None)
+
+
+def test_a_host_that_is_lost_comes_before_placeholders() -> None:
+    """Its node is dead, and the only one left is held for a slice: the host gets it."""
+    life = _begun(slices=2)
+    life.cluster.preempt("pool-1", 1.0 * HOUR)
+    life.run(1200.0)
+    assert (life.status["phase"], life.status["slices"]) == ("Running", 1)
+    life.cluster.come("pool-1")
+    life.run(60.0)
+    assert len(_pods(life, placeholders=True)) == 2
+
+    life.cluster.kill_node(life.cluster.nodes(life.cluster.used()[0])[0], 6.0 * HOUR)
+    life.run(900.0)
+
+    assert (life.status["phase"], life.status["slices"], life.status["hosts"]["summary"]) == ("Running", 1, "2/4")
+
+
+def test_a_resumed_job_asks_for_all_of_its_slices() -> None:
+    """A suspend ends the round with fewer, and its placeholders."""
+    life = _begun()
+    life.cluster.preempt("pool-1", 4.0 * HOUR)
+    life.run(1200.0)
+    assert life.status["slices"] == 3
+
+    life.suspend(suspended=True)
+    life.run(600.0)
+    assert (life.status["phase"], _pods(life, placeholders=True)) == ("Suspended", [])
+    life.suspend(suspended=False)
+    life.run(300.0)
+    assert "slices" not in life.status
+    assert life.status["hosts"]["of"] == 8
+    life.run(24.0 * HOUR)
+    assert life.status["phase"] == "Complete"
+
+
+@pytest.mark.parametrize("when", ["left out", "taken in"])
+def test_an_operator_may_be_killed_before_each_of_its_writes(when: str) -> None:
+    """Its successor goes on from what the API server has: the same slices, the same charges, nothing left behind."""
+    for writes in range(30):
+        life = _begun(slices=2)
+        life.cluster.preempt("pool-1", 2.0 * HOUR)
+        life.run(500.0 if when == "left out" else 7000.0)
+        before = life.status.get("slices")
+        life.world.writes_left = writes
+        life.run(1500.0)
+        life.start_operator()
+        life.run(60.0)
+
+        slices = life.status.get("slices")
+        assert (before, slices) == ((None, 1) if when == "left out" else (1, None)), writes
+        assert life.status["losses"] == {"maintenance": 1}
+        assert len(_pods(life, placeholders=False)) == (2 if slices else 4)
+        assert len(_pods(life, placeholders=True)) == (2 if slices else 0)
+        life.run(24.0 * HOUR)
+        assert (life.status["phase"], life.status["progress"]["step"]) == ("Complete", _STEPS)
