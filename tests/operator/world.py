@@ -292,18 +292,28 @@ class Cluster:
     def kill_node(self, node: str, repair_seconds: float) -> None:
         """A machine that is silent from now on: its pods are deleted, it is replaced, and comes back mended."""
         self.set_node(node, "dead")
-        self.world.later(_NODE_LOST_SECONDS, lambda: self._taint_manager(node))
-        self.world.later(_GONE_SECONDS, lambda: self._take(node))
+        uid = self.world.find(NODES, node)["metadata"]["uid"]
+        self.world.later(_NODE_LOST_SECONDS, lambda: self._taint_manager(node, uid))
+        self.world.later(_GONE_SECONDS, lambda: self._take(node, uid))
         self.world.later(repair_seconds, lambda: self.come(self.pool_of(node)))
 
-    def _taint_manager(self, node: str) -> None:
+    def _is(self, node: str, uid: str) -> bool:
+        """Whether a node is that one, and not another of its name that has come since."""
+        found = self.world.find(NODES, node)
+        return found is not None and found["metadata"]["uid"] == uid
+
+    def _taint_manager(self, node: str, uid: str) -> None:
+        if not self._is(node, uid):
+            return
         for pod in self.pods_on(node):
             target = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}
             gone = timestamp(self.world.now + _GRACE_SECONDS)
             pod["metadata"] = {**pod["metadata"], "deletionTimestamp": gone}
             self._report(pod, conditions=[*pod["status"]["conditions"], target])
 
-    def _take(self, node: str) -> None:
+    def _take(self, node: str, uid: str) -> None:
+        if not self._is(node, uid):
+            return
         self.world.remove(NODES, node)
         for pod in self.world.list(PODS):
             if pod["spec"].get("nodeName") == node:
