@@ -59,6 +59,20 @@ def test_nothing_that_a_job_has_said_steers_the_terminal(
     assert lines[-2:] == ["host 0: ]0;title no space", "left 1m"]
 
 
+@pytest.mark.parametrize(
+    ("holds", "shown"), [("True", ["slices 3 of 4 slices; job-3-0-1: no node fits"]), ("False", [])]
+)
+def test_slices_that_are_left_out_are_named(
+    holds: str, shown: list[str], answers: list[Answer], command: Command
+) -> None:
+    """With what keeps them away, as long as they are."""
+    condition = {"type": "FewerSlices", "status": holds, "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    condition["message"] = "3 of 4 slices; job-3-0-1: no node fits"
+    answers.append(job("Running", conditions=[condition]))
+    lines = [" ".join(line.split()) for line in command("status", "tj/job").out.splitlines()]
+    assert [line for line in lines if line.startswith("slices")] == shown
+
+
 @pytest.mark.parametrize(("phase", "code"), [("Suspended", 0), ("Complete", 0), ("Failed", 1)])
 def test_a_stop_says_how_the_job_has_ended(phase: str, code: int, answers: list[Answer], command: Command) -> None:
     """A job that could not be saved is not called stopped: its exit code is 1, and why is told as an error."""

@@ -146,3 +146,19 @@ def test_an_operator_may_be_killed_before_each_of_its_writes(when: str) -> None:
         assert len(_pods(life, placeholders=True)) == (2 if slices else 0)
         life.run(24.0 * HOUR)
         assert (life.status["phase"], life.status["progress"]["step"]) == ("Complete", _STEPS)
+
+
+def test_a_job_that_ends_on_fewer_slices_lacks_none() -> None:
+    """Nothing of it waits for a slice any more."""
+    life = _begun()
+    life.cluster.preempt("pool-1", 48.0 * HOUR)
+    life.run(24.0 * HOUR)
+    condition = _fewer(life)
+
+    assert (life.status["phase"], life.status["slices"]) == ("Complete", 3)
+    assert condition is not None
+    assert condition["status"] == "False"
+    life.cluster.world.pass_time(life.world.now + 60.0)
+    life._pass()
+    life.world.pass_time(life.world.now + 60.0)
+    assert _pods(life, placeholders=True) == []

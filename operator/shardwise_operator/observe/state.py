@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from shardwise_operator.reasons import ADMITTED, FALSE, READY, STALLED, ConditionStatus
+from shardwise_operator.reasons import ADMITTED, FALSE, FEWER_SLICES, READY, STALLED, ConditionStatus
 
 
 class Phase(StrEnum):
@@ -173,6 +173,6 @@ class State:
     def at_rest(self, reason: str, *, now: float) -> "State":
         """Return the state with conditions that say that nothing runs any more, whatever host 0 last reported."""
         state = self.with_condition(READY, FALSE, reason, "", now=now)
-        for kind in (STALLED, ADMITTED):
+        for kind in (STALLED, ADMITTED, FEWER_SLICES):
             state = state.with_condition(kind, FALSE, reason, "", now=now) if state.condition(kind) else state
         return state

@@ -25,6 +25,7 @@ Context = Annotated[
 ]
 _COLOURS = {"Complete": "green", "Running": "green", "Failed": "red"}
 _KIND = "tj"
+_FEWER_SLICES = "FewerSlices"  # the condition of a job that goes on without some
 
 
 def job_in_cluster(target: Path, namespace: str | None, context: str | None) -> "ClusterJob | None":
@@ -73,8 +74,7 @@ def _lines(name: str, status: JobStatus) -> Iterator[tuple[str, str]]:
     yield "job", escape(name)
     why = ": ".join(part for part in (status.reason, status.message) if part)
     yield "phase", f"[{_COLOURS.get(phase, 'yellow')}]{phase}[/]" + (f" ({escape(why)})" if why else "")
-    if status.hosts:
-        yield "hosts", f"{status.hosts.ready} of {status.hosts.of} have joined"
+    yield from _hosts(status)
     if status.restart_count:
         yield "restarts", ", ".join(f"{escape(cause)} {count}" for cause, count in status.restarts.items() if count)
     progress = status.progress
@@ -95,6 +95,14 @@ def _lines(name: str, status: JobStatus) -> Iterator[tuple[str, str]]:
     for label, text in (("goodput", status.goodput), ("digest", status.digest)):
         if text:
             yield label, escape(text)
+
+
+def _hosts(status: JobStatus) -> Iterator[tuple[str, str]]:
+    if status.hosts:
+        yield "hosts", f"{status.hosts.ready} of {status.hosts.of} have joined"
+    for condition in status.conditions:
+        if condition.type == _FEWER_SLICES and condition.status == "True":
+            yield "slices", escape(condition.message)
 
 
 def _saves(status: JobStatus) -> Iterator[tuple[str, str]]:
