@@ -3,7 +3,8 @@
 from typing import Any
 
 import pytest
-from tests.operator.life import HOUR, Life
+from tests.operator.life import HOUR, STEP_SECONDS, Life
+from tests.operator.world import Cluster
 
 from shardwise_operator.runtime.kinds import CONFIG_MAPS, PODS
 
@@ -162,3 +163,79 @@ def test_a_job_that_ends_on_fewer_slices_lacks_none() -> None:
     life._pass()
     life.world.pass_time(life.world.now + 60.0)
     assert _pods(life, placeholders=True) == []
+
+
+def test_broken_places_are_left_for_whole_ones() -> None:
+    """Two of four slices have a dead node each: the two others go on, and not in what room is left there."""
+    life = _begun()
+    for pool in ("pool-0", "pool-1"):
+        life.cluster.kill_node(f"{pool}-0", 240.0 * HOUR)
+    life.run(0.5 * HOUR)
+
+    assert (life.status["phase"], life.status["slices"]) == ("Running", 2)
+    training = {life.cluster.pool_of(pod["spec"]["nodeName"]) for pod in _pods(life, placeholders=False)}
+    assert training == {"pool-2", "pool-3"}
+
+
+def test_a_slice_comes_back_in_another_place() -> None:
+    """Where there is one to spare: a node that is dead for days keeps no slice out."""
+    life = Life(topology="2x2x2", slices=2, pools=3, steps=_STEPS, least=1)
+    life.run(300.0)
+    life.cluster.kill_node("pool-1-0", 240.0 * HOUR)
+    life.run(HOUR)
+
+    assert (life.status["phase"], life.status.get("slices")) == ("Running", None)
+    assert life.cluster.used() == ["pool-0", "pool-2"]
+
+
+def test_a_slice_that_is_about_to_go_again_is_not_taken_in() -> None:
+    """Its nodes have their notice; so the run goes on undisturbed."""
+    life = _begun(slices=2)
+    life.cluster.preempt("pool-1", HOUR)
+    life.world.later(HOUR + 90.0, lambda: life.cluster.preempt("pool-1", 12.0 * HOUR, notice_seconds=300.0))
+    life.run(3.0 * HOUR)
+
+    assert (life.status["phase"], life.status["slices"], life.status["round"]) == ("Running", 1, 1)
+
+
+def test_a_slice_that_is_of_no_use_alone_is_given_back() -> None:
+    """A batch that divides over two slices and four, not over three: for others, or for nobody to pay for."""
+    life = Life(topology="2x2x2", slices=4, pools=4, steps=100_000, least=1)
+    life.job["spec"]["training"]["batch"] = {"sequences": 512}
+    life.run(300.0)
+    life.cluster.preempt("pool-2", HOUR)
+    life.cluster.preempt("pool-3", 1000.0 * HOUR)
+    life.run(1.2 * HOUR)
+    assert (life.status["slices"], len(life.cluster.used())) == (2, 3)
+
+    held = 0
+    for _ in range(96):
+        life.run(HOUR / 2)
+        held += len(life.cluster.used()) > 2
+    assert (life.status["phase"], life.status["slices"], life.status["round"]) == ("Running", 2, 1)
+    assert 2 <= held <= 12, "it is asked for again, each time later, for half an hour"
+
+
+def test_what_was_taken_in_in_vain_is_taken_in_later_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where placeholders run and hosts do not, the run is stopped for it a few times in two days, not every hour."""
+    runs, broken = Cluster._run, [False]
+
+    def run(cluster: Cluster, name: str, uid: str) -> None:
+        pod: Any = cluster.world.find(PODS, name)
+        command = pod["spec"]["containers"][0]["command"] if pod else []
+        in_place = pod is not None and cluster.pool_of(pod["spec"].get("nodeName", "-")) == "pool-1"
+        if not (broken[0] and in_place and command[-1] != "shardwise.launcher.placeholder"):
+            runs(cluster, name, uid)
+
+    monkeypatch.setattr(Cluster, "_run", run)
+    life = Life(topology="2x2x2", slices=2, pools=2, steps=100_000, least=1)
+    life.run(HOUR)
+    broken[0] = True
+    life.cluster.preempt("pool-1", HOUR)
+    life.run(48.0 * HOUR)
+
+    assert (life.status["phase"], life.status["losses"]) == ("Running", {"maintenance": 1})
+    assert 6 <= life.status["round"] <= 30
+    assert life.status["growth"]["inVain"] >= 3
+    steps_of_one_slice = 48.0 * HOUR / (2.0 * STEP_SECONDS)
+    assert life.status["progress"]["step"] > 0.8 * steps_of_one_slice

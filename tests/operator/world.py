@@ -354,6 +354,8 @@ class Launcher:
     _began: float | None = None
     _epoch: int = 0
     _hosts_of_all: int = 0
+    _ran: int | None = None  # the last round in which all hosts were there
+    _leaders: set[str] = field(default_factory=set)  # those that wait for the hosts of their first attempt
 
     @property
     def step_seconds(self) -> float:
@@ -406,7 +408,12 @@ class Launcher:
                 )
         if not self._members and len(alive) == hosts:
             self._members, self._epoch = alive, self._epoch + 1
+            self._ran = job["status"]["round"]
             self._start(wait_seconds=0.0)
+        leader, name = alive.get("0-0"), job["metadata"]["name"]
+        if leader and self._ran != job["status"]["round"] and leader not in self._leaders:
+            self._leaders.add(leader)
+            self.world.later(self.recovery.start_within.seconds, lambda: self._give_up_first(leader, name))
 
     def status(self) -> RunSummary:
         """Return the status that host 0 serves."""
@@ -489,11 +496,22 @@ class Launcher:
         if epoch == self._epoch and "0-0" in self.alive(self.world.find(TRAINING_JOBS, job)):
             self._charge(Cause.HOST_LOST)
 
+    def _give_up_first(self, leader: str, name: str) -> None:
+        """The leader of a round that never had all of its hosts has waited for too long."""
+        job = self.world.find(TRAINING_JOBS, name)
+        alive = self.alive(job)
+        if self._ran == job["status"].get("round") or self._members or "0-0" not in alive:
+            return
+        if alive["0-0"]["metadata"]["uid"] == leader:
+            self._end_in_vain(alive)
+
     def _give_up(self, epoch: int, job: str) -> None:
         """Hosts were missing for too long: all agents end."""
         alive = self.alive(self.world.find(TRAINING_JOBS, job))
-        if epoch != self._epoch or self._members or "0-0" not in alive:
-            return
+        if epoch == self._epoch and not self._members and "0-0" in alive:
+            self._end_in_vain(alive)
+
+    def _end_in_vain(self, alive: Mapping[str, dict[str, Any]]) -> None:
         for pod in alive.values():
             self.cluster.end(pod, ExitCode.HOSTS_MISSING, self._record(ExitCode.HOSTS_MISSING, "a host is missing"))
         self._epoch += 1

@@ -18,7 +18,6 @@ from shardwise_operator.decide.policies import (
     foreign_snapshot,
     losses,
     lost_place,
-    more_slices,
     new_round,
     not_started,
     outcome,
@@ -38,7 +37,6 @@ POLICIES: tuple[Policy, ...] = (
     deadline,  # before the losses: a round that is to end gets no replacements
     foreign_snapshot,  # after what ends a round or a run, and before all that makes a pod
     preflight,  # before the losses: until its plan fits, a job has no pods to lose
-    more_slices,  # before the losses: a round that saves and stops is not one that loses its hosts
     losses,  # before the relocations: a lost pod gets a new attempt anyway
     lost_place,  # a place without nodes cannot be waited for, so it comes before the timeouts
     avoided_nodes,  # before the start timeout: one host goes back rather than all pods being released

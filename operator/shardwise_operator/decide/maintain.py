@@ -10,6 +10,7 @@ from shardwise_operator.decide.policies import (
     cleanup,
     creation,
     image_pinning,
+    more_slices,
     network_policy,
     node_maintenance,
     notice,
@@ -20,7 +21,7 @@ from shardwise_operator.decide.policies import (
 )
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.state import State
-from shardwise_operator.reasons import NOTICE_TOO_SHORT, STALLED, TRUE
+from shardwise_operator.reasons import NOTICE_TOO_SHORT, SLICES_BACK, STALLED, TRUE
 
 
 def _policies(settings: Settings) -> tuple[Policy, ...]:
@@ -34,6 +35,7 @@ def _policies(settings: Settings) -> tuple[Policy, ...]:
         placement,  # after the pods of a slice's first host, which bring the others their place
         network_policy,  # it needs host 0's pod
         phase,  # after all steps: they go by the state as it was written
+        more_slices,  # after the phase, by which it goes
         notice,  # its condition comes beside those of the phase
         old_rounds,  # after all that the round needs
         image_pinning,  # after the creation: the pods of one pass are made of one image
@@ -52,7 +54,7 @@ def maintain(seen: Observed, settings: Settings, now: float) -> Plan:
     return Plan(
         state=latest.state,
         steps=tuple(steps),
-        events=tuple(_events(seen.state, latest.state)),
+        events=tuple(_events(seen, latest.state)),
         requeue_after_seconds=soonest(policy.wake(seen, now) for policy in policies),
     )
 
@@ -63,8 +65,14 @@ def _going_on(seen: Observed) -> Observed:
     return replace(seen, state=replace(seen.state, stop_asked_at=None)) if asked else seen
 
 
-def _events(before: State, after: State) -> Iterator[Event]:
-    """Yield a warning for each condition that has become true; all other events follow from the written status."""
+def _events(seen: Observed, after: State) -> Iterator[Event]:
+    """Yield a warning for each condition that has become true; all other events follow from the written status.
+
+    That slices are about to be taken in is one too.
+    """
+    before = seen.state
+    if after.growth.asked_at is not None and before.growth.asked_at is None:
+        yield Event(SLICES_BACK, more_slices.message(seen))
     for kind in (STALLED, NOTICE_TOO_SHORT):
         known, latest = before.condition(kind), after.condition(kind)
         if latest and latest.status == TRUE and not (known and known.status == TRUE):

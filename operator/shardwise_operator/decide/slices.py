@@ -7,14 +7,16 @@ each round.
 
 from dataclasses import replace
 
-from shardwise_operator.observe.hosts import numbers_of
 from shardwise_operator.observe.observed import Observed
-from shardwise_operator.observe.state import State
+from shardwise_operator.observe.state import Growth, State
+
+_MAX_DOUBLINGS = 5
+_MOST_PLACES = 3  # a status has 253 characters for them, and the name of a place may have 63
 
 
 def next_slices(seen: Observed) -> int:
     """Return how many slices the next round is to have: as many as are whole, or as many as now if too few are."""
-    whole = seen.slice_counts[0] - len(_broken(seen)) if seen.slice_counts else 0
+    whole = seen.slice_counts[0] - len(seen.broken_slices) if seen.slice_counts else 0
     return next((count for count in seen.slice_counts if count <= whole), num_slices(seen))
 
 
@@ -28,32 +30,39 @@ def elastic(seen: Observed) -> bool:
     return len(seen.slice_counts) > 1
 
 
-def with_slices(seen: Observed, state: State) -> State:
+def all_run(seen: Observed) -> bool:
+    """Return whether each host of the round has a pod that runs and is not about to be deleted."""
+    return sum(pod.running for pod in seen.current_pods()) == len(seen.hosts)
+
+
+def with_slices(seen: Observed, state: State, now: float) -> State:
     """Return the state in which the next round has `next_slices`, in places where none was broken if there are others.
 
     The pods of slices that it leaves out get another number too: placeholders have it.
     """
     if not elastic(seen):
         return state
-    slices, broken = next_slices(seen), _broken(seen)
+    slices, before = next_slices(seen), num_slices(seen)
+    if seen.state.growth.begun and slices < before:
+        state = in_vain(seen, state, now)
+    else:
+        begun = slices > before or seen.state.growth.begun
+        state = replace(state, growth=replace(state.growth, asked_at=None, begun=begun))
     state = replace(state.renewed(seen.absent_hosts), slices=slices if slices < seen.slice_counts[0] else None)
-    place = next((place for each in sorted(broken) if (place := seen.place_of(each))), None)
-    if place is None or slices >= num_slices(seen):
+    places = sorted({place for each in seen.broken_slices if (place := seen.place_of(each)) is not None})
+    if not places:
         return state
-    return replace(state, avoid={**state.avoid, **dict.fromkeys(map(str, range(slices)), place)})
+    avoided = ",".join(places[:_MOST_PLACES])
+    return replace(state, avoid={**state.avoid, **dict.fromkeys(map(str, range(seen.slice_counts[0])), avoided)})
+
+
+def in_vain(seen: Observed, state: State, now: float) -> State:
+    """Return the state after slices were of no use: they are asked for again later, each time twice as late."""
+    count = state.growth.in_vain + 1
+    wait = seen.round_snapshot.job.spec.recovery.replace_within.seconds * 2.0 ** min(count - 1, _MAX_DOUBLINGS)
+    return replace(state, growth=Growth(in_vain=count, not_before=now + wait))
 
 
 def words(slices: int, seen: Observed) -> str:
     """Return for people how many of the job's slices these are."""
     return f"{slices} of {seen.slice_counts[0]} slices"
-
-
-def _broken(seen: Observed) -> set[int]:
-    return {numbers_of(host)[0] for host in (*seen.hosts, *seen.absent_hosts) if not _is_there(seen, host)}
-
-
-def _is_there(seen: Observed, host: str) -> bool:
-    pod = seen.current(host)
-    if pod is None or seen.on_a_lost_node(pod):
-        return False
-    return pod.running or (pod.ended and pod.record is not None and pod.record.code is not None)

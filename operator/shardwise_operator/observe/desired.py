@@ -21,6 +21,7 @@ class DesiredJobs:
         """Read the classes from `caches`; ask `queues` whether somebody would admit a job that names one."""
         self._caches, self._queues, self._settings = caches, queues, settings
         self._whole, self._fewer = Results[Snapshot | str](), Results[Snapshot | str]()
+        self._counts = Results[tuple[int, ...]]()
 
     def take(self, job: Object, slices: int | None) -> Snapshot | str:
         """Return the job with its class, on so many slices or all, or why the two do not go together."""
@@ -35,13 +36,14 @@ class DesiredJobs:
         if "minSlices" in job["spec"].get("recovery", {}):
             whole = self.take(job, None)
             if isinstance(whole, Snapshot):
-                return slice_counts(whole.job)
+                return self._counts.get_or_make(_key(job), self._known(job), lambda: slice_counts(whole.job))
         return (job["spec"]["hardware"].get("slices", 1),)
 
     def forget(self, key: Key) -> None:
         """Drop what is kept of a job."""
         self._whole.forget(key)
         self._fewer.forget(key)
+        self._counts.forget(key)
 
     def _known(self, job: Object) -> tuple[Any, ...]:
         """Return what a snapshot depends on."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from shardwise.protocol.run_status import RunSummary
-from shardwise_operator.observe.hosts import LEADER, host_name
+from shardwise_operator.observe.hosts import LEADER, host_name, numbers_of
 from shardwise_operator.observe.node import Node
 from shardwise_operator.observe.pod import Pod
 from shardwise_operator.observe.poll import Poll
@@ -176,6 +176,21 @@ class Observed:
         """Return the current pods of absent hosts, which hold the places of slices that are back."""
         return tuple(pod for key in self.absent_hosts if (pod := self.current(key)))
 
+    @cached_property
+    def broken_slices(self) -> frozenset[int]:
+        """The slices of the job that are not whole: with a host whose pod neither runs nor has ended with the run.
+
+        A host whose node is about to go is not there either.
+        """
+        hosts = (*self.hosts, *self.absent_hosts)
+        return frozenset(numbers_of(host)[0] for host in hosts if not self._is_there(host))
+
+    def _is_there(self, host: str) -> bool:
+        pod = self.current(host)
+        if pod is None or self.on_a_lost_node(pod) or self.on_a_leaving_node(host):
+            return False
+        return pod.running or (pod.ended and pod.record is not None and pod.record.code is not None)
+
     def round_pods(self) -> tuple[Pod, ...]:
         """Return the pods of this round, replaced ones too."""
         return tuple(pod for pod in self.pods if pod.round == self.state.round)
@@ -184,7 +199,7 @@ class Observed:
     def _places(self) -> dict[int, str]:
         """By slice, its value of the class's placement label; without those that no pod shows."""
         label, places = self.placement_label, dict[int, str]()
-        for pod in self.current_pods() if label else ():
+        for pod in (*self.current_pods(), *self.placeholders()) if label else ():
             node = self.nodes.get(pod.node or "")
             place = (node.labels if node else pod.selector).get(label or "")
             if place:
@@ -220,4 +235,4 @@ class Observed:
 
     def on_a_lost_node(self, pod: Pod) -> bool:
         """Return whether it cannot be known that the pod has ended, because its node is gone or silent."""
-        return pod.node is not None and pod.node in self.gone_nodes | self.silent_nodes
+        return pod.node is not None and (pod.node in self.gone_nodes or pod.node in self.silent_nodes)

@@ -74,6 +74,24 @@ class Loss:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Growth:
+    """How far a round with fewer slices is with taking in those that are back.
+
+    Attributes:
+        asked_at: when it was decided that the run saves and stops for it; None if it was not.
+        begun: whether the round has slices that were taken in, and its pods have not all run yet.
+        in_vain: how often in a row slices were asked for or taken in that the run could not use.
+        not_before: no places are held for slices before this time.
+
+    """
+
+    asked_at: float | None = None
+    begun: bool = False
+    in_vain: int = 0
+    not_before: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class State:
     """How far a job has come.
 
@@ -84,6 +102,7 @@ class State:
         round: the number of the round, the life of a job from one start of all its pods to the next; None before the
             first.
         slices: how many slices the round has, of a job that asks for more; None if it has all.
+        growth: how slices that were left out are taken in again.
         sealed_round: the last round whose snapshot has this operator's seal; one that an older release began has none.
         preflight: the plan that comes before the round's pods; None without one.
         attempts: by host ("<slice>-<host>"), the number of its current pod. It counts up before a pod is created.
@@ -112,6 +131,7 @@ class State:
     message: str = ""
     round: int | None = None
     slices: int | None = None
+    growth: Growth = Growth()
     sealed_round: int | None = None
     preflight: Preflight | None = None
     attempts: Mapping[str, int] = field(default_factory=dict)

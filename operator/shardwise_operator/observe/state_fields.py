@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic.alias_generators import to_camel
 
-from shardwise_operator.observe.state import Condition, Finding, Loss, Phase, Preflight, State
+from shardwise_operator.observe.state import Condition, Finding, Growth, Loss, Phase, Preflight, State
 from shardwise_operator.runtime.kinds import seconds_of, timestamp
 
 # The attributes of a state that are in a status as they are, and those that are times there, with their fields.
@@ -38,6 +38,7 @@ def read_state(status: Mapping[str, Any]) -> State:
         **fields,
         phase=_phase(status.get("phase", ""), status.get("round")),
         preflight=_preflight(status.get("preflight")),
+        growth=_growth(status.get("growth", {})),
         last_loss={
             slice_: Loss(seconds_of(written["time"]), frozenset(written["hosts"]), written.get("cause", ""))
             for slice_, written in status.get("lastLoss", {}).items()
@@ -58,6 +59,7 @@ def write_state(state: State, generation: int) -> dict[str, Any]:
         **{written: getattr(state, name) for name, written in _PLAIN.items()},
         **{written: timestamp(at) for name, written in _TIMES.items() if (at := getattr(state, name)) is not None},
         "preflight": _preflight_written(state.preflight),
+        "growth": _growth_written(state.growth),
         "lastLoss": {slice_: _loss_written(loss) for slice_, loss in state.last_loss.items()},
         "conditions": [_condition_written(condition, generation) for condition in state.conditions],
         "observedGeneration": generation,
@@ -87,6 +89,23 @@ def _preflight(written: Mapping[str, Any] | None) -> Preflight | None:
 def _preflight_written(preflight: Preflight | None) -> dict[str, Any]:
     fields = asdict(preflight) if preflight else {}
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def _growth(written: Mapping[str, Any]) -> Growth:
+    asked, not_before = (written.get(name) for name in ("askTime", "notBefore"))
+    return Growth(
+        asked_at=None if asked is None else seconds_of(asked),
+        begun=written.get("begun", False),
+        in_vain=written.get("inVain", 0),
+        not_before=None if not_before is None else seconds_of(not_before),
+    )
+
+
+def _growth_written(growth: Growth) -> dict[str, Any]:
+    times = {"askTime": growth.asked_at, "notBefore": growth.not_before}
+    counted = {"begun": growth.begun, "inVain": growth.in_vain}
+    written = {name: timestamp(at) for name, at in times.items() if at is not None}
+    return {**written, **{name: value for name, value in counted.items() if value}}
 
 
 def _condition(written: Mapping[str, Any]) -> Condition:

@@ -42,7 +42,7 @@ class Place:
     Attributes:
         pool: its slice's place.
         avoid: the node that has failed it twice.
-        avoid_pool: the place that has failed its slice twice.
+        avoid_pool: the place that has failed its slice twice, or several, joined by commas.
         gang: the gang with which it gets a node; None if it looks for one alone.
 
     """
@@ -153,7 +153,7 @@ def _affinity(seen: Observed, label: str | None, host: str, place: Place) -> dic
     if place.avoid_pool is None:
         return alone
     # Only where there is another: a place that was mended is better than none.
-    other = {"matchExpressions": [{"key": label, "operator": "NotIn", "values": [place.avoid_pool]}]}
+    other = {"matchExpressions": [{"key": label, "operator": "NotIn", "values": place.avoid_pool.split(",")}]}
     rather = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "preference": other}]}
     return {**alone, "nodeAffinity": rather}
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from tests.operator.building import begun, manifest, pod, record, seen, snapshot
+from tests.operator.building import NOW, begun, manifest, pod, record, seen, snapshot
 
 from shardwise_operator.decide.slices import next_slices, with_slices
 from shardwise_operator.observe.node import Node
@@ -65,24 +65,24 @@ def test_a_place_that_was_broken_is_avoided() -> None:
     made_of = snapshot(manifest(hardware=hardware))
     pods = [pod(host, **(LOST if host == "1-1" else {})) for host in made_of.hosts]
     looked = seen(begun(hosts=made_of.hosts), *pods, made_of=made_of, slice_counts=COUNTS, nodes=nodes)
-    state = with_slices(looked, looked.state)
+    state = with_slices(looked, looked.state, NOW)
 
-    assert (state.slices, state.avoid) == (2, {"0": "pool-1", "1": "pool-1"})
+    assert (state.slices, state.avoid) == (2, dict.fromkeys("0123", "pool-1"))
 
 
 def test_all_of_them_is_what_every_job_begins_with() -> None:
     """A job that may not go on with fewer has nothing of it in its state; nor has one with all of its slices."""
     rigid = observed(4, ("1-1",), least=4)
-    assert with_slices(rigid, rigid.state) == rigid.state
+    assert with_slices(rigid, rigid.state, NOW) == rigid.state
 
     whole = observed(4)
-    assert with_slices(whole, whole.state).slices is None
+    assert with_slices(whole, whole.state, NOW).slices is None
 
 
 def test_what_is_left_out_is_absent_and_numbered_anew() -> None:
     """A placeholder is no pod that the host has had before."""
     before = observed(4, ("3-1",))
-    state = with_slices(before, before.state.renewed(before.hosts))
+    state = with_slices(before, before.state.renewed(before.hosts), NOW)
     after = seen(state, made_of=on(2), slice_counts=COUNTS)
 
     assert after.absent_hosts == ("2-0", "2-1", "3-0", "3-1")

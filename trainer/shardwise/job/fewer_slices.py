@@ -1,7 +1,8 @@
 """The same run on fewer slices: the same batches in microbatches as large, and in each slice the same mesh.
 
 A slice holds whole copies of the weights, so with fewer of them there are fewer copies, and nothing else of the mesh
-changes. What a device holds stays within what it held: each step has more microbatches.
+changes, but for the steps of FSDP (`dataInner`) where one slice is left. What a device holds stays within what it held:
+each step has more microbatches.
 """
 
 from copy import deepcopy

@@ -93,6 +93,15 @@ class Preflight(StrictModel):
     lost: _Number = Field(0, description="How many of its pods were lost.")
 
 
+class Growth(StrictModel):
+    """How a round with fewer slices takes in those that are back."""
+
+    ask_time: _Time | None = Field(None, description="When the run was to save and stop for it.")
+    begun: bool = Field(False, description="Whether this round has slices that were taken in and have not run yet.")
+    in_vain: _Number = Field(0, description="How often in a row slices were asked for that could not be used.")
+    not_before: _Time | None = Field(None, description="No places are held for slices before this.")
+
+
 class HostCount(StrictModel):
     """How many hosts of the job are there."""
 
@@ -149,6 +158,7 @@ class JobStatus(StrictModel):
     slices: _Number | None = Field(
         None, description="The slices of this round, where they are fewer than the job asks for."
     )
+    growth: Growth | None = Field(None, description="How slices that were left out are taken in again.")
     sealed_round: _Number | None = Field(
         None, description="The last round whose content has the operator's seal, so that nothing else counts."
     )

@@ -29,7 +29,7 @@ def wake(seen: Observed, now: float) -> float | None:
 
 
 def _deletions(seen: Observed, now: float) -> Iterator[Delete]:
-    held = seen.placeholders() if placeholders.wanted(seen) else ()
+    held = seen.placeholders() if placeholders.wanted(seen, now) else ()
     current, stuck_addresses = {pod.uid for pod in (*seen.current_pods(), *held)}, stuck(seen, now)
     for pod in seen.pods:
         if pod.deleting_at is not None:

@@ -53,7 +53,8 @@ class Creation:
             yield Create(PODS, plan_manifest(seen, self.settings.pod_defaults))
         if not seen.state.cleared or seen.queued:
             return
-        begins, has_gang = not seen.state.pods and not seen.current_pods(), _has_gang(seen)
+        begins = not seen.current_pods() and not any(host in seen.state.pods for host in seen.hosts)
+        has_gang = _has_gang(seen)
         if self.settings.gang_scheduling and begins:
             if not all_ended(seen, now):
                 return

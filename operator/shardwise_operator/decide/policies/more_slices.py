@@ -7,42 +7,45 @@ a lost host is waited for, so that slices that come and go cost no more than wai
 from dataclasses import replace
 
 from shardwise_operator.decide.endings import ASK_AGAIN_SECONDS
-from shardwise_operator.decide.plan import Event, Plan, RequestStop
-from shardwise_operator.decide.policies import start_timeout
-from shardwise_operator.decide.slices import elastic, next_slices, num_slices, words
+from shardwise_operator.decide.plan import Plan, RequestStop
+from shardwise_operator.decide.slices import all_run, elastic, next_slices, num_slices, words
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.state import Phase
-from shardwise_operator.reasons import SLICES_BACK
 
 # Nodes that were bought together do not come at once, and each round costs a save and a start.
 _SETTLED_SECONDS = 30.0
+# A host 0 that has not taken the request within its grace period is asked less often.
+_LATE_SECONDS = 30.0
 
 
-def decide(seen: Observed, now: float) -> Plan | None:
+def decide(seen: Observed, now: float) -> Plan:
     """Ask for a save and a stop, until the run has ended; then `outcome.py` starts the next round.
 
-    The status says so first: an operator that finds the run ended must know why.
+    The status says so a pass before: an operator that finds the run ended must know why.
     """
     state = seen.state
-    asked = state.reason == SLICES_BACK and state.stop_asked_at is not None
-    if not (asked or wake(seen, now) == 0.0) or start_timeout.running(seen) < len(seen.hosts):
-        return None
-    if seen.leader is None or seen.leader.address is None:
-        return None
-    if asked:
-        return Plan(state=state, steps=(RequestStop(seen.leader.address),), requeue_after_seconds=ASK_AGAIN_SECONDS)
-    message = f"the run saves, and goes on with {words(next_slices(seen), seen)}"
-    state = replace(state, reason=SLICES_BACK, message=message, stop_asked_at=now)
-    return Plan(state=state, events=(Event(SLICES_BACK, message),), requeue_after_seconds=ASK_AGAIN_SECONDS)
+    if state.growth.asked_at is not None:
+        steps = (RequestStop(seen.leader.address),) if seen.leader and seen.leader.address else ()
+        return Plan(state=state, steps=steps)
+    if wake(seen, now) != 0.0:
+        return Plan(state=state)
+    return Plan(state=replace(state, growth=replace(state.growth, asked_at=now)))
 
 
 def wake(seen: Observed, now: float) -> float | None:
-    """Return in how many seconds more slices are taken in; None while there are none."""
+    """Return in how many seconds more slices are taken in, or host 0 is asked again; None while there are no more."""
     state = seen.state
-    if not elastic(seen) or state.started_at is None or state.phase != Phase.RUNNING:
+    if state.growth.asked_at is not None:
+        return ASK_AGAIN_SECONDS if now < state.growth.asked_at + seen.grace_seconds else _LATE_SECONDS
+    if not elastic(seen) or state.started_at is None or state.phase != Phase.RUNNING or not all_run(seen):
         return None
-    if start_timeout.running(seen) < len(seen.hosts) or next_slices(seen) <= num_slices(seen):
+    if next_slices(seen) <= num_slices(seen):
         return None
     settled = max((pod.started_at for pod in seen.placeholders() if pod.started_at), default=now) + _SETTLED_SECONDS
     recovery = seen.round_snapshot.job.spec.recovery
     return max(0.0, max(settled, state.started_at + recovery.replace_within.seconds) - now)
+
+
+def message(seen: Observed) -> str:
+    """Return for people what is about to happen."""
+    return f"the run saves, and goes on with {words(next_slices(seen), seen)}"

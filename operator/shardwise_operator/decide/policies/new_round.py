@@ -80,7 +80,7 @@ def next_round(
     phase = Phase.PENDING if wait_seconds else Phase.RECOVERING
     number = seen.state.round + 1
     state = replace(
-        with_slices(seen, state.renewed(seen.hosts)),
+        with_slices(seen, state.renewed(seen.hosts), now),
         phase=phase,
         round=number,
         sealed_round=number,

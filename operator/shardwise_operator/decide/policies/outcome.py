@@ -13,6 +13,7 @@ from shardwise_operator.decide import endings
 from shardwise_operator.decide.plan import Event, Plan, never
 from shardwise_operator.decide.policies import deadline, fewer_slices, new_round, start_timeout
 from shardwise_operator.decide.relocation import avoid_after_timeout
+from shardwise_operator.decide.slices import next_slices, words
 from shardwise_operator.observe.hosts import LEADER
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.pod import Pod
@@ -83,8 +84,9 @@ def _next_round(seen: Observed, record: TerminationRecord, now: float) -> Plan:
         message = f"{record.message}; all are given back, and tried again in {wait:.0f} s"
         seen = replace(seen, state=avoid_after_timeout(seen, seen.state))
         return new_round.next_round(seen, Lost.HOST_LOST, PODS_RELEASED, message, now, wait_seconds=wait)
-    if seen.state.reason == SLICES_BACK:
-        return new_round.next_round(seen, None, SLICES_BACK, seen.state.message, now)
+    if seen.state.growth.asked_at is not None:
+        message = f"the run was saved, and goes on with {words(next_slices(seen), seen)}"
+        return new_round.next_round(seen, None, SLICES_BACK, message, now)
     if (earlier := _earlier_deadline(seen, now)) is not None:
         message = f"the run was saved and stopped at the deadline that its round began with, {earlier:g} s, and goes on"
         return new_round.next_round(seen, None, SAVED_UNEXPECTEDLY, message, now)

@@ -9,7 +9,7 @@ from shardwise_operator.decide.endings import ASK_AGAIN_SECONDS, all_ended, left
 from shardwise_operator.decide.plan import Delete, Event, Plan, never
 from shardwise_operator.decide.policies import queueing
 from shardwise_operator.observe.observed import Observed
-from shardwise_operator.observe.state import Phase
+from shardwise_operator.observe.state import Growth, Phase
 from shardwise_operator.reasons import FALSE, SAVING, SUSPEND_ASKED, SUSPENDED, TRUE
 from shardwise_operator.runtime.kinds import PODS
 
@@ -39,7 +39,7 @@ def decide(seen: Observed, now: float) -> Plan | None:
 def _suspended(seen: Observed, now: float) -> Plan:
     left = left_behind(seen, now)
     state = replace(seen.state, phase=Phase.SUSPENDED, reason=SUSPEND_ASKED, message=left, pods={}, stop_asked_at=None)
-    state = replace(state, slices=None)  # it is resumed with all of them, and waits for these first
+    state = replace(state, slices=None, growth=Growth())  # it is resumed with all of them, and waits for these first
     state = state.with_condition(SUSPENDED, TRUE, SUSPEND_ASKED, left, now=now).at_rest(SUSPENDED, now=now)
     steps = tuple(Delete(PODS, pod.name, pod.uid) for pod in seen.pods if pod.deleting_at is None)
     return Plan(state=state, steps=steps, events=(Event(SUSPENDED, "spec.suspend is true"),))
