@@ -59,6 +59,14 @@ def test_a_gang_waits_for_the_end_of_the_pods_before_it() -> None:
     assert _gangs(over) == [GANG, GANG]
 
 
+def test_what_held_a_place_for_a_slice_is_no_pod_of_the_gang() -> None:
+    """The status still has its UID: the new pods wait for the end of those before all the same."""
+    state = begun(Phase.PENDING, pods={"1-0": "uid-1-0-0"}, attempts={"0-0": 1, "0-1": 1, "1-0": 0}, slices=1)
+    ending = _plan(seen(state, pod("0-1", deleting_at=NOW), slice_counts=(2, 1)))
+
+    assert (_gangs(ending), _made(ending, GANGS)) == ([], [])
+
+
 def test_a_replaced_pod_joins_its_gang() -> None:
     """Also where the pass that made the gang ended before its last pod."""
     plan = _plan(seen(REPLACED, pod(), ENDED, children=HAS_GANG))
