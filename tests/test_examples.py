@@ -168,7 +168,7 @@ def test_causes_are_described() -> None:
 def test_recovery_is_described() -> None:
     """docs/job-file.md shows the recovery section with every default."""
     shown = [yaml.safe_load(body) for language, body in _FENCE.findall(_read("docs/job-file.md")) if language == "yaml"]
-    defaults = json.loads(Recovery().model_dump_json(by_alias=True))
+    defaults = json.loads(Recovery().model_dump_json(by_alias=True, exclude_none=True))
 
     assert [job["spec"]["recovery"] for job in shown if "recovery" in job.get("spec", {})] == [defaults]
 
