@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.job.wrong_files import QUICKSTART
 from tests.plan.table import of_platform
 
 from shardwise.job.accelerators import (
@@ -258,17 +259,37 @@ def test_the_documentation_has_the_figures_of_each_class(name: str) -> None:
     assert spec.interconnect
     networks = [machine.network_bandwidth for machine in spec.machines]
     networks += [spec.hosts.network_bandwidth] if spec.hosts else []
+    in_8_bits = {"float8": spec.peak_flops.float8, "int8": spec.peak_flops.int8}
     cells = (
         f"`{name}`",
         f"{float(spec.device_memory.value) / 2**30:.2f} GiB",
         _in(1e9, spec.memory_bandwidth),
         _in(1e12, spec.peak_flops.bfloat16),
         _in(1e12, spec.peak_flops.float32),
+        ", ".join(f"{form} {_in(1e12, peak)}" for form, peak in in_8_bits.items() if peak),
         f"{spec.interconnect.axes} x {_in(1e9, spec.interconnect.bandwidth)}",
         ", ".join(_in(1e9, network) for network in networks if network),
     )
 
     assert f"| {' | '.join(cells)} |\n" in ACCELERATORS.read_text()
+
+
+@pytest.mark.parametrize(
+    ("hardware", "form", "others"),
+    [
+        ("{accelerator: tpu-v5e, topology: 4x4}", "float8", "compute, int8"),
+        ("{accelerator: tpu-v7x, topology: 2x2x1}", "int8", "compute, float8"),
+        ("{accelerator: tpu-v4, topology: 2x2x1}", "float8", "compute"),
+    ],
+)
+def test_products_in_8_bits_are_for_what_multiplies_in_them(hardware: str, form: str, others: str) -> None:
+    """Others would widen them first, which is slower than to round nothing; the refusal has what there is."""
+    words = [f"hardware={hardware}", "training.batch.sequences=64", "training.precision.compute=bfloat16"]
+    with pytest.raises(JobError) as refused:
+        load(QUICKSTART, [*words, f"training.precision.products={form}"])
+
+    assert f'spec.training.precision.products: given "{form}"' in str(refused.value)
+    assert f"multiplies: {others}" in str(refused.value)
 
 
 def test_the_documentation_has_the_options_of_each_class() -> None:

@@ -82,7 +82,7 @@ _TABLE: Mapping[str, tuple[str, str]] = {
     ),
     "spec.training.optimizer.groups.*": ("match rateFactor weightDecay", ""),
     "spec.training.optimizer.schedule": ("kind warmupSteps decaySteps finalRatio", ""),
-    "spec.training.precision": ("params compute output reduce", ""),
+    "spec.training.precision": ("params compute output products reduce", ""),
     "spec.training.loss": ("zLoss", "blockTokens"),
     "spec.training.startFrom": ("step restore", "path"),
     "spec.training.lora": ("rank alpha mlp", ""),

@@ -10,7 +10,7 @@ from shardwise.job.topology import mesh_shape, num_devices
 from shardwise.plan.arithmetic import least_wire
 from shardwise.plan.collectives import Collective, collectives
 from shardwise.plan.compiled import Step, lowered_step, needed_bytes
-from shardwise.plan.flops import kernel_flops, traced_flops
+from shardwise.plan.flops import eight_bit_flops, kernel_flops, traced_flops
 from shardwise.plan.memory import memory, usable_bytes, weights
 from shardwise.plan.result import Bubble, Flops, MemoryUse, Moved, Plan, Wire
 from shardwise.plan.roofline import link_of, roofline
@@ -40,11 +40,13 @@ def plan(job: TrainingJob) -> Plan:
     rows = collectives(step.module, step.mesh)
     moved = [_moved(step, row) for row in rows]
     tokens = job.spec.training.batch.sequences * step.program.config.seq_len
-    traced = traced_flops(trace_step(step.program), step.mesh)
+    trace = trace_step(step.program)
+    traced = traced_flops(trace, step.mesh)
     bubble = _bubble(step)
     busy = 1.0 if bubble is None else 1 - bubble.idle_share
     program = traced + kernel_flops(step.program.config, tokens) / busy
-    flops = Flops(model=flops_per_token(step.program.config, step.program.training) * tokens, program=program)
+    model = flops_per_token(step.program.config, step.program.training) * tokens
+    flops = Flops(model=model, program=program, eight_bit=eight_bit_flops(trace, step.mesh))
     return Plan(
         **_about(job, step.program.config.attention),
         compiled_for="cpu" if step.stand_in else "hardware",
@@ -62,8 +64,17 @@ def plan(job: TrainingJob) -> Plan:
         resident_bytes=_resident(step, held),
         flops=flops,
         bubble=bubble,
-        bound=None if step.stand_in else roofline(step, rows, held, flops),
+        bound=None if step.stand_in else roofline(step, rows, held, _in_compute_format(job, flops)),
     )
+
+
+def _in_compute_format(job: TrainingJob, flops: Flops) -> Flops:
+    """Return the FLOPs that take as long in the compute format: one in 8 bits takes a part of one, by the class."""
+    precision, peak = job.spec.training.precision, accelerator_of(job.spec.hardware).spec.peak_flops
+    if precision.products == "compute" or peak is None:
+        return flops
+    times = peak.per_second(precision.products) / peak.per_second(precision.compute)
+    return flops.model_copy(update={"program": flops.program - flops.eight_bit * (1 - 1 / times)})
 
 
 def _bubble(step: Step) -> Bubble | None:

@@ -179,6 +179,10 @@ def _seconds(training: Training, of: _Sizes, spec: AcceleratorSpec, links: _Link
     again = _AGAIN[model.remat] - 1
     flops = total * one * (1 + (again if adapters is None else 1.5 * again))
     peak = spec.peak_flops.per_second(training.precision.compute)
+    if training.precision.products != "compute":
+        # Of the three products with a weight two are in 8 bits, and what is computed again.
+        share = of.layers * block_matrices(model) * 6 / one * 2 / 3
+        peak /= 1 - share * (1 - peak / spec.peak_flops.per_second(training.precision.products))
     weights = (of.layers * of.whole_block + of.table) * of.width / shape.tensor * microbatches / shape.pipeline
     inner, outer = shape.data_inner, shape.data * shape.context // shape.data_inner
     second = weights * (inner - 1) / inner if training.mesh.fsdp else 0.0

@@ -25,8 +25,20 @@ def traced_flops(jaxpr: core.Jaxpr, mesh: Mapping[str, int]) -> int:
 
     What nothing uses is not counted, as the gradients of weights that are not trained: XLA drops it.
     """
+    return sum(flops for _, flops in _counted(jaxpr, mesh))
+
+
+def eight_bit_flops(jaxpr: core.Jaxpr, mesh: Mapping[str, int]) -> int:
+    """Return those of them whose operands have 8 bits."""
+    return sum(flops for equation, flops in _counted(jaxpr, mesh) if equation.invars[0].aval.dtype.itemsize == 1)
+
+
+def _counted(jaxpr: core.Jaxpr, mesh: Mapping[str, int]) -> Iterator[tuple[Any, int]]:
+    """Yield every product with its FLOPs."""
     used, _ = dce_jaxpr(jaxpr, used_outputs=True, instantiate=True)
-    return sum(_flops(equation, ways) for equation, ways in _equations(used, 1, mesh))
+    for equation, ways in _equations(used, 1, mesh):
+        if flops := _flops(equation, ways):
+            yield equation, flops
 
 
 def kernel_flops(config: GptConfig, tokens: int) -> int:

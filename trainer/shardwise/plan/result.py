@@ -86,6 +86,8 @@ class Flops(_Result):
     model: float
     program: float
     """Recomputation included."""
+    eight_bit: float = 0.0
+    """Those of the program that are in 8 bits."""
 
 
 class Bubble(_Result):

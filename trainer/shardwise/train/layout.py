@@ -25,6 +25,7 @@ from jax.typing import DTypeLike
 from shardwise.job.spec import Training
 from shardwise.job.spec.training import ContextStrategy
 from shardwise.train.axes import COMPUTE, LONG_COMPUTE, LONG_STREAM, STAGES, STREAM, Table, parameters_table, partition
+from shardwise.train.eight_bits import Format
 from shardwise.train.fsdp import Placement, whole
 from shardwise.train.mesh import DATA, EXPERT, FSDP, MESH_AXES, device_grid
 from shardwise.train.stream import enter, leave
@@ -47,6 +48,8 @@ class Layout:
     """Of gradients, and of activations in hand-written collectives, while they are summed over devices."""
     context_strategy: ContextStrategy
     """How keys and values travel over `context`."""
+    form: Format | None = None
+    """The 8 bits in which activations are multiplied by the weights of layers; None for `dtype`."""
 
     @classmethod
     def of(cls, training: Training, devices: Sequence[jax.Device]) -> Self:
@@ -55,7 +58,8 @@ class Layout:
         wire = precision.compute if precision.reduce == "compute" else precision.reduce
         formats, strategy = {"dtype": precision.compute, "wire": wire}, mesh.context_strategy
         grid, splits_experts = device_grid(mesh, devices), mesh.expert > 1
-        return cls.over(grid, fsdp=mesh.fsdp, splits_experts=splits_experts, context_strategy=strategy, **formats)
+        made = cls.over(grid, fsdp=mesh.fsdp, splits_experts=splits_experts, context_strategy=strategy, **formats)
+        return made if precision.products == "compute" else replace(made, form=precision.products)
 
     @classmethod
     def over(
@@ -101,9 +105,9 @@ class Layout:
         return jax.tree.map(place, tree, is_leaf=_is_named)
 
     def whole_over_data(self) -> Self:
-        """Return the same layout, but for parameters, which are stored as they are computed with: for generation."""
+        """Return the layout for generation: parameters are stored as they are computed with, and nothing is rounded."""
         stored = {name: axes for name, axes in self.parameters.items() if axes != DATA}
-        return replace(self, parameters=MappingProxyType(stored))
+        return replace(self, parameters=MappingProxyType(stored), form=None)
 
     def in_stage(self) -> Self:
         """Return the same layout inside of a shard_map over `pipeline`, where a stage's layers are all there are."""

@@ -1,6 +1,7 @@
 """The product with a weight that all layers are made of."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Self
 
 import equinox as eqx
@@ -49,6 +50,7 @@ class Linear(eqx.Module):
             ins=layout.spec([axis.name for axis in x.axes], layout.compute),
             outs=layout.spec([axis.name for axis in left], layout.compute),
             precision=jax.lax.Precision.HIGHEST if self.is_exact else None,
+            form=None if self.is_exact else layout.form,
         )
         out = place(hax.named(weighted(x.array, self.weight.array, how), left))
         if self.adapter is not None:
@@ -65,6 +67,7 @@ class Adapter(eqx.Module):
 
     def __call__(self, x: NamedArray, layout: Layout, place: Callable[[NamedArray], NamedArray]) -> NamedArray:
         """Map {..., In} to {..., Out} by way of the rank."""
+        layout = replace(layout, form=None)  # what is added is small beside what it costs to round it
         narrow = self.a(x, layout, layout.put)
         # In float32, as merged weights have it: bfloat16 would round the scale itself.
         return self.b((narrow.astype(jnp.float32) * self.scale).astype(narrow.dtype), layout, place)

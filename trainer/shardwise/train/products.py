@@ -14,6 +14,7 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
 
+from shardwise.train.eight_bits import Format, multiply, multiply_back
 from shardwise.train.fsdp import Placement, gather, scatter
 from shardwise.train.mesh import on_each_device
 
@@ -67,22 +68,30 @@ class Weighting(NamedTuple):
     """The partition of the product or, if it is a sum over tensor, of that sum."""
     precision: lax.Precision | None = None
     """Of the product itself; None for that which the program is lowered with."""
+    form: Format | None = None
+    """The 8 bits to multiply in, forward and for the gradient of the activations; None for the compute dtype."""
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
 def weighted(x: Array, weight: Array, how: Weighting) -> Array:
     """Multiply activations, in the placement's compute dtype, by a float32 weight that is gathered for it.
 
-    The weight's gradient is computed and summed over `data` in the placement's wire dtype; the result is float32, laid
-    out as the weight is stored.
+    The weight's gradient is computed and summed over `data` in the placement's wire dtype, whatever the product is
+    multiplied in; the result is float32, laid out as the weight is stored.
     """
-    out: Array = lax.dot_general(x, gather(how.place, weight), how.dims, precision=how.precision)
+    return _multiplied(x, gather(how.place, weight), how)
+
+
+def _multiplied(x: Array, gathered: Array, how: Weighting) -> Array:
+    if how.form is not None:
+        return multiply(x, gathered, how.dims[0], how.form)
+    out: Array = lax.dot_general(x, gathered, how.dims, precision=how.precision)
     return out
 
 
 def _forward_weighted(x: Array, weight: Array, how: Weighting) -> tuple[Array, tuple[Array, Array]]:
     gathered = checkpoint_name(gather(how.place, weight), GATHERED)
-    return lax.dot_general(x, gathered, how.dims, precision=how.precision), (x, gathered)
+    return _multiplied(x, gathered, how), (x, gathered)
 
 
 def _backward_weighted(how: Weighting, operands: tuple[Array, Array], grad: Array) -> tuple[Array, Array]:
@@ -93,6 +102,8 @@ def _backward_weighted(how: Weighting, operands: tuple[Array, Array], grad: Arra
         return scatter(how.place, _of_right(x, gathered.ndim, how.dims, grad, how.place.wire))
 
     of_weight = on_each_device(local, (how.ins, how.outs), how.place.stored)
+    if how.form is not None:
+        return multiply_back(grad, gathered, how.dims[0], how.form), of_weight(x, grad)
     return _of_left(x, gathered, how.dims, grad), of_weight(x, grad)
 
 

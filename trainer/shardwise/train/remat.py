@@ -7,22 +7,32 @@ import equinox as eqx
 import haliax as hax
 import jax
 
+from shardwise.train.eight_bits import PRODUCT
 from shardwise.train.products import GATHERED
+
+_keep = jax.checkpoint_policies
+
+
+def _products(primitive: Any, *operands: Any, **how: Any) -> Any:
+    """Keep matrix products; of those in 8 bits what is scaled, and not the sums that it is made of."""
+    if primitive.name == "dot_general" and operands[0].dtype.itemsize == 1:
+        return False
+    kept = _keep.save_from_both_policies(_keep.dots_with_no_batch_dims_saveable, _keep.save_only_these_names(PRODUCT))
+    return kept(primitive, *operands, **how)
 
 
 class _Products(hax.ScanCheckpointPolicy):  # type: ignore[misc]  # haliax ships no types
     """Keep a layer's matrix products for the backward pass and compute the rest again."""
 
     def checkpoint(self, _carry_name: str, _input_name: str, callable: Callable[..., Any]) -> Callable[..., Any]:  # noqa: A002
-        policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
-        return eqx.filter_checkpoint(callable, policy=policy, prevent_cse=False)
+        return eqx.filter_checkpoint(callable, policy=_products, prevent_cse=False)
 
 
 class _Activations(hax.ScanCheckpointPolicy):  # type: ignore[misc]  # haliax ships no types
     """Keep all of a layer for the backward pass but its gathered weights, which would be the whole model."""
 
     def checkpoint(self, _carry_name: str, _input_name: str, callable: Callable[..., Any]) -> Callable[..., Any]:  # noqa: A002
-        policy = jax.checkpoint_policies.save_anything_except_these_names(GATHERED)
+        policy = _keep.save_anything_except_these_names(GATHERED)
         return eqx.filter_checkpoint(callable, policy=policy, prevent_cse=False)
 
 
@@ -33,9 +43,8 @@ OF_A_LAYER = {"full": True, "dots": _Products(), "none": _Activations()}
 INPUT = "input of a layer"
 """The name of what enters a layer in checkpoint policies."""
 # The same of a pipeline's visit, in which the checkpoints of layers are: what they keep, and not the visit's weights.
-_keep = jax.checkpoint_policies
 _inputs = _keep.save_only_these_names(INPUT)
 OF_A_VISIT = {
     "full": _inputs,
-    "dots": _keep.save_from_both_policies(_inputs, _keep.dots_with_no_batch_dims_saveable),
+    "dots": _keep.save_from_both_policies(_inputs, _products),
 }

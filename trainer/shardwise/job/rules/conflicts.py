@@ -103,6 +103,22 @@ CONFLICTS = (
     ),
     *(
         Conflict(
+            facts=(Fact("training.precision.products", "==", form), fact),
+            expected=f"compute with {given}",
+            hint=hint,
+        )
+        for form in ("float8", "int8")
+        for fact, given, hint in (
+            (
+                Fact("training.precision.compute", "==", "float32"),
+                "compute: float32, of which 8 bits would keep little",
+                "set precision.compute: bfloat16",
+            ),
+            (Fact("training.model.experts", "set"), "experts, whose products are in the compute format", ""),
+        )
+    ),
+    *(
+        Conflict(
             facts=(Fact(f"training.badSteps.{name}", "==", "rollBack"), Fact("recovery.restarts.nonfinite", "==", 0)),
             expected="restarts to go back by, and recovery.restarts.nonfinite is 0",
             hint="set recovery.restarts.nonfinite, such as 10, or take skip",

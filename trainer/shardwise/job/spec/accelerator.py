@@ -67,13 +67,15 @@ class HostRange(StrictModel):
 
 
 class PeakFlops(StrictModel):
-    """How fast one device multiplies matrices, in FLOP/s, by the format of `precision.compute`."""
+    """How fast one device multiplies matrices, in FLOP/s, by the formats of `precision`."""
 
     bfloat16: Quantity = Field(description="Of bfloat16 products, without sparsity.")
     float32: Quantity = Field(description="Of products in full float32.")
+    float8: Quantity | None = Field(None, description="Of float8 products; left out, they are no faster.")
+    int8: Quantity | None = Field(None, description="Of int8 products; left out, they are no faster.")
 
-    def per_second(self, dtype: Literal["bfloat16", "float32"]) -> float:
-        """Return the FLOP/s of products in this format."""
+    def per_second(self, dtype: Literal["bfloat16", "float32", "float8", "int8"]) -> float:
+        """Return the FLOP/s of products in this format, which must be there."""
         return float(getattr(self, dtype).value)
 
 

@@ -65,6 +65,9 @@ class Precision(StrictModel):
     )
     compute: _FloatType = Field("float32", description="Format of activations and matrix products.")
     output: _FloatType = Field("float32", description="Format of what enters the loss.")
+    products: Literal["compute", "float8", "int8"] = Field(
+        "compute", description="Format in which activations are multiplied by the weights of layers."
+    )
     reduce: Literal["compute", "float32"] = Field(
         "compute", description="Format in which gradients are summed over devices."
     )
