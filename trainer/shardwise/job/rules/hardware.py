@@ -125,6 +125,17 @@ def context_divides_positions(job: TrainingJob) -> Iterator[Problem]:
         yield wrong(f"{_MESH}.context", mesh.context, expected, f"seqLen {near} would do")
 
 
+def products_are_as_fast(job: TrainingJob) -> Iterator[Problem]:
+    """Require that the accelerator multiplies in the 8 bits that are asked for, and does not widen them first."""
+    form = job.spec.training.precision.products
+    accelerator = offered().get(job.spec.hardware.accelerator)
+    peak = accelerator.spec.peak_flops if accelerator else None
+    if form != "compute" and peak is not None and getattr(peak, form) is None:
+        there = [name for name in ("float8", "int8") if getattr(peak, name) is not None]
+        expected = f"a format in which {job.spec.hardware.accelerator} multiplies: {any_of(['compute', *there])}"
+        yield wrong("spec.training.precision.products", form, expected)
+
+
 def expert_divides_experts(job: TrainingJob) -> Iterator[Problem]:
     """Require that there are experts to split, and that each device has as many, and an equal part of data."""
     shape, ways, experts = mesh_shape(job), job.spec.training.mesh.expert, job.spec.training.model.experts
@@ -213,6 +224,7 @@ RULES = (
     data_inner_divides_data,
     tensor_divides_model,
     context_divides_positions,
+    products_are_as_fast,
     expert_divides_experts,
     pipeline_divides_layers,
 )

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from shardwise.job.accelerators import offered, xla_flags
+from shardwise.job.accelerators import xla_flags
 from shardwise.job.document import wrong
 from shardwise.job.flags import refusals, repeated
 from shardwise.job.presets import OWNERS
@@ -37,17 +37,6 @@ def microbatches_fill_pipeline(job: TrainingJob) -> Iterator[Problem]:
     if microbatches % stages:
         hint = f"take {_multiples(microbatches, stages)}; more make the pipeline's bubble smaller"
         yield wrong(f"{_PATH}.batch.microbatches", microbatches, f"a multiple of pipeline {stages}", hint)
-
-
-def products_are_as_fast(job: TrainingJob) -> Iterator[Problem]:
-    """Require that the accelerator multiplies in the 8 bits that are asked for, and does not widen them first."""
-    form = job.spec.training.precision.products
-    accelerator = offered().get(job.spec.hardware.accelerator)
-    peak = accelerator.spec.peak_flops if accelerator else None
-    if form != "compute" and peak is not None and getattr(peak, form) is None:
-        there = [name for name in ("float8", "int8") if getattr(peak, name) is not None]
-        expected = f"a format in which {job.spec.hardware.accelerator} multiplies: {any_of(['compute', *there])}"
-        yield wrong(f"{_PATH}.precision.products", form, expected)
 
 
 def source_names_are_unique(job: TrainingJob) -> Iterator[Problem]:
@@ -240,7 +229,6 @@ def _multiples(number: int, step: int) -> str:
 RULES = (
     batch_divides,
     microbatches_fill_pipeline,
-    products_are_as_fast,
     source_names_are_unique,
     evaluation_set_names_are_unique,
     conversations_stay_apart,
