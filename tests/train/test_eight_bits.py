@@ -130,11 +130,15 @@ def test_adapters_are_added_in_the_compute_format(make_program: MakeProgram) -> 
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_the_backward_pass_keeps_no_sums(make_program: MakeProgram, form: Format) -> None:
-    """With `remat: dots` it keeps what is scaled, in bfloat16: sums of int8 would be twice as many bytes."""
-    kept = {name: _kept(make_program(*HALF, f"precision.products={name}", num_devices=1)) for name in (form, "compute")}
+def test_the_backward_pass_keeps_products_as_it_does_in_bfloat16(make_program: MakeProgram, form: Format) -> None:
+    """With `remat: dots` it multiplies none again, and keeps no byte more: neither sums beside products nor scales."""
+    programs = {name: make_program(*HALF, f"precision.products={name}", num_devices=1) for name in (form, "compute")}
+    kept = {name: _kept(program) for name, program in programs.items()}
+    again = make_program(*HALF, "model.remat=none", f"precision.products={form}", num_devices=1)
+    mesh = again.layout.mesh.shape
 
     assert kept[form] == kept["compute"]
+    assert eight_bit_flops(trace_step(programs[form]), mesh) == eight_bit_flops(trace_step(again), mesh)
 
 
 def _kept(program: Program) -> int:

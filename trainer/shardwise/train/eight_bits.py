@@ -17,7 +17,7 @@ Array = jax.Array
 Axes = tuple[int, ...]
 Format = Literal["float8", "int8"]
 PRODUCT = "product in 8 bits"
-"""The name of a scaled product in checkpoint policies: the sums before it would be of no use without their scales."""
+"""The name of a scaled product in checkpoint policies: its sums would be of no use without their scales."""
 
 
 class _Numbers(NamedTuple):

@@ -11,14 +11,8 @@ from shardwise.train.eight_bits import PRODUCT
 from shardwise.train.products import GATHERED
 
 _keep = jax.checkpoint_policies
-
-
-def _products(primitive: Any, *operands: Any, **how: Any) -> Any:
-    """Keep matrix products; of those in 8 bits what is scaled, and not the sums that it is made of."""
-    if primitive.name == "dot_general" and operands[0].dtype.itemsize == 1:
-        return False
-    kept = _keep.save_from_both_policies(_keep.dots_with_no_batch_dims_saveable, _keep.save_only_these_names(PRODUCT))
-    return kept(primitive, *operands, **how)
+# Of products in 8 bits what is scaled: from their sums the scales would have to be found again.
+_products = _keep.save_from_both_policies(_keep.dots_with_no_batch_dims_saveable, _keep.save_only_these_names(PRODUCT))
 
 
 class _Products(hax.ScanCheckpointPolicy):  # type: ignore[misc]  # haliax ships no types
