@@ -173,7 +173,7 @@ class Observed:
         return tuple(pod for key in self.hosts if (pod := self.current(key)))
 
     def placeholders(self) -> tuple[Pod, ...]:
-        """Return the current pods of absent hosts, which hold the places of slices that are back."""
+        """Return the current pods of absent hosts, which hold places for the slices that are away."""
         return tuple(pod for key in self.absent_hosts if (pod := self.current(key)))
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Hold the places of slices that are back: a placeholder for each host that this round does not have.
+"""Hold places for slices that are away: a placeholder for each host that this round does not have.
 
 They are pods as the hosts' own, so a node that fits is found for them, or made by an autoscaler; they run nothing. Once
 those of a slice all run, the slice can be taken in (`more_slices.py`). They are there only while all hosts of the round
