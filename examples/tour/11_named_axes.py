@@ -290,15 +290,16 @@ assert COSTS["vmap"].sent_bytes > 3 * fsdp.sent_bytes, "a vmap hides the batch f
 from shardwise.train.axes import COMPUTE, PARAMETERS
 from shardwise.train.dropout import Dropout
 from shardwise.train.layout import Layout
-from shardwise.train.loss import HeadLoss
+from shardwise.train.loss import HeadLoss, head_loss
 from shardwise.train.mesh import DATA
 
 layout, f32 = Layout.over(np.array(jax.devices()).reshape(1, 2, 2, 1, 1, 2)), jnp.dtype("float32")
 settings = HeadLoss(Vocab.size, 4096, 0.0, by_position=True, compute=f32, wire=f32, logits=f32)
+of_head = partial(head_loss, settings)
 
 
 def by_trainer(model: Gpt, tokens: NamedArray, targets: NamedArray) -> Array:
-    sums = model.loss(tokens.array, None, targets.array, jnp.ones(TOKENS.array.shape), Dropout.none(), layout, settings)
+    sums = model.loss(tokens.array, None, targets.array, jnp.ones(TOKENS.array.shape), Dropout.none(), layout, of_head)
     return sums.total / sums.weight
 
 

@@ -1,6 +1,7 @@
 """The model: what depends on what, which parameters each kind has, and what remat and the tweaks change."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import haliax as hax
@@ -17,6 +18,7 @@ from shardwise.train.block import Attention
 from shardwise.train.config import GptConfig
 from shardwise.train.dropout import Dropout
 from shardwise.train.gradients import head_settings
+from shardwise.train.loss import head_loss
 from shardwise.train.norm import Norm
 from shardwise.train.state import Program
 
@@ -31,7 +33,8 @@ def loss_and_gradients(program: Program, params: Params) -> tuple[float, Params]
         tokens, weights = jnp.asarray(ROWS), jnp.ones(ROWS.shape, jnp.float32)
         targets = jnp.roll(tokens, -1, 1)
         model = program.model(params)
-        return model.loss(tokens, None, targets, weights, Dropout.none(), program.layout, head_settings(program)).total
+        loss = partial(head_loss, head_settings(program))
+        return model.loss(tokens, None, targets, weights, Dropout.none(), program.layout, loss).total
 
     with jax.set_mesh(program.layout.mesh):
         loss, grads = jax.jit(jax.value_and_grad(total))(params)

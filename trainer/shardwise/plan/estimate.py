@@ -175,7 +175,13 @@ def _seconds(training: Training, of: _Sizes, spec: AcceleratorSpec, links: _Link
     total = training.batch.sequences * of.length
     matrices = of.layers * block_matrices(model, of_a_token=True) + of.vocab * of.embed
     adapters = adapter_parameters(model, training.lora)
-    one = flops_per_token(matrix_parameters=matrices, values=of.heads, seen_twice=of.seen, adapters=adapters)
+    one = flops_per_token(
+        matrix_parameters=matrices,
+        values=of.heads,
+        seen_twice=of.seen,
+        adapters=adapters,
+        has_reference=training.learns_preferences,
+    )
     again = _AGAIN[model.remat] - 1
     flops = total * one * (1 + (again if adapters is None else 1.5 * again))
     peak = spec.peak_flops.per_second(training.precision.compute)

@@ -41,14 +41,17 @@ def _counted(jaxpr: core.Jaxpr, mesh: Mapping[str, int]) -> Iterator[tuple[Any, 
             yield equation, flops
 
 
-def kernel_flops(config: GptConfig, tokens: int) -> int:
-    """Return the FLOPs of a step's fused attention: forward, again if a layer is recomputed, and backward."""
+def kernel_flops(config: GptConfig, tokens: int, *, has_reference: bool = False) -> int:
+    """Return the FLOPs of a step's fused attention: forward, again if a layer is recomputed, and backward.
+
+    With a reference another model goes forward too.
+    """
     if config.attention not in ("splash", "cudnn"):
         return 0
     one = (
         keys_seen_twice(config) * config.num_heads * config.head_size
     )  # of a token and a product, in all layers: 2 x half of the keys
-    forwards = _FORWARD_PRODUCTS * (1 if config.remat == "none" else 2)
+    forwards = _FORWARD_PRODUCTS * ((1 if config.remat == "none" else 2) + has_reference)
     return tokens * one * (forwards + _BACKWARD_PRODUCTS)
 
 

@@ -10,9 +10,11 @@ from jax.sharding import PartitionSpec as P
 
 from shardwise.train.balance import zero_loads
 from shardwise.train.dropout import Dropout
-from shardwise.train.loss import HeadLoss, LossSums
+from shardwise.train.lora import without_adapters
+from shardwise.train.loss import HeadLoss, LossSums, token_losses
 from shardwise.train.microbatches import Batch, split, stored
 from shardwise.train.pipelined import Microbatches, Stage
+from shardwise.train.preferences import loss_of_head
 from shardwise.train.state import Program
 
 Array = jax.Array
@@ -56,11 +58,15 @@ def loss_sums(program: Program, params: Params, batch: Batch) -> LossSums:
     def local(program: Program, params: Params, batch: Batch, rows: Array, _step: Array) -> LossSums:
         if program.layout.stages > 1:
             return _stage(program, params, batch, rows, lambda _: Dropout.none()).loss()
+
+        def loss(part: Batch) -> LossSums:
+            return _loss(program, params, part, Dropout.none(), _reference(program, params, part))
+
         if program.training.batch.microbatches == 1:
-            return _loss(program, params, batch, Dropout.none())
+            return loss(batch)
 
         def add(sums: LossSums, part: Batch) -> tuple[LossSums, None]:
-            return jax.tree.map(jnp.add, sums, _loss(program, params, part, Dropout.none())), None
+            return jax.tree.map(jnp.add, sums, loss(part)), None
 
         # One microbatch at a time, as in a step: where that fits, the whole batch at once need not.
         return jax.lax.scan(add, _nothing(), jax.tree.map(partial(split, program), batch))[0]
@@ -119,10 +125,10 @@ def _of_each_row(program: Program, params: Params, batch: Batch, rows: Array, st
     loads = zero_loads(program.config, program.layout, batch.tokens.shape[0] // num_microbatches)
 
     def microbatch(params: Params, batch: Batch, rows: Array) -> Gradients:
-        drop = drop_of(rows)
+        drop, reference = drop_of(rows), _reference(program, params, batch)
 
         def total(trained: Params, loads: Params) -> tuple[Array, LossSums]:
-            sums = _loss(program, {**params, **trained, **loads}, batch, drop)
+            sums = _loss(program, {**params, **trained, **loads}, batch, drop, reference)
             return sums.total, sums
 
         # A gradient has the dtype of its argument: float32 here, though the weights may be kept in fewer bits.
@@ -146,12 +152,21 @@ def _nothing() -> LossSums:
     return LossSums(*(jnp.zeros(()) for _ in LossSums._fields))
 
 
-def _loss(program: Program, params: Params, batch: Batch, dropout: Dropout) -> LossSums:
-    model = program.model(params)
+def _loss(program: Program, params: Params, batch: Batch, dropout: Dropout, reference: Array | None) -> LossSums:
+    """Return the loss sums, of pairs where there is a reference for them."""
     segments = _segments(program, batch)
-    return model.loss(
-        batch.tokens, segments, batch.targets, batch.weights, dropout, program.layout, head_settings(program)
-    )
+    loss = loss_of_head(head_settings(program), program.training.loss.beta, segments, reference)
+    model = program.model(params)
+    return model.loss(batch.tokens, segments, batch.targets, batch.weights, dropout, program.layout, loss)
+
+
+def _reference(program: Program, params: Params, batch: Batch) -> Array | None:
+    """Return the cross entropy of each token that counts in the model without adapters, or None if it is of no use."""
+    if not program.training.learns_preferences:
+        return None
+    model, loss = without_adapters(program.model(params)), partial(token_losses, head_settings(program))
+    segments, drop = _segments(program, batch), Dropout.none()
+    return model.loss(batch.tokens, segments, batch.targets, batch.weights, drop, program.layout, loss)
 
 
 def _stage(program: Program, params: Params, batch: Batch, rows: Array, dropout: Callable[[Array], Dropout]) -> Stage:

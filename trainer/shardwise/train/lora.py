@@ -40,6 +40,16 @@ def initial(config: GptConfig, lora: Lora | None, *, key: Array) -> Gpt:
     return replace(model, blocks=adapted)
 
 
+def without_adapters(model: Gpt) -> Gpt:
+    """Return the model as it was before its adapters."""
+
+    def plain(x: Any) -> Any:
+        return replace(x, adapter=None) if isinstance(x, Linear) else x
+
+    before: Gpt = jax.tree.map(plain, model, is_leaf=lambda x: isinstance(x, Linear))
+    return before
+
+
 def is_adapter(path: str) -> bool:
     """Return whether the parameter of this path is a factor of an adapter."""
     return path.endswith((_A, _B))

@@ -6,8 +6,9 @@ are split by position over context and, if it divides the positions, over tensor
 the loss, the z-loss and the accuracy.
 """
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,7 @@ from shardwise.train.products import contract
 from shardwise.train.table import copies_spec
 
 Array = jax.Array
+T = TypeVar("T")
 
 
 class LossSums(NamedTuple):
@@ -76,6 +78,10 @@ class Tokens(NamedTuple):
     """float32; 0 leaves a token out."""
 
 
+OfHead = Callable[[Head, Tokens], T]
+"""A loss with its settings, such as `partial(head_loss, settings)`."""
+
+
 class _Gradients(NamedTuple):
     """Derivatives of a block's total, or of all blocks' together."""
 
@@ -109,6 +115,23 @@ def _backward(_: HeadLoss, slope: _Gradients, cotangent: LossSums) -> tuple[Head
 head_loss.defvjp(_forward, _backward)
 
 
+def token_losses(settings: HeadLoss, head: Head, tokens: Tokens) -> Array:
+    """Return each token's cross entropy times its weight, float32 [batch, position]; it is not differentiated."""
+    specs = _specs(settings, head)
+    losses = on_each_device(partial(_each, settings), specs, specs[1].targets)(*jax.lax.stop_gradient((head, tokens)))
+    return jax.lax.stop_gradient(losses)
+
+
+def _each(settings: HeadLoss, head: Head, tokens: Tokens) -> Array:
+    head, tokens = _gathered(settings, head, tokens)
+
+    def block(_: None, block: Tokens) -> tuple[None, Array]:
+        return None, _block(settings, head, block)[2]
+
+    losses: Array = jax.lax.scan(block, None, _cut(tokens, settings.block_tokens))[1]
+    return losses.reshape(-1)[: tokens.targets.size].reshape(tokens.targets.shape)
+
+
 def _specs(settings: HeadLoss, head: Head) -> tuple[Any, Any]:
     table: Any = copies_spec()
     bias: Any = None if head.bias is None else P("tensor")
@@ -135,7 +158,7 @@ def _differentiate(settings: HeadLoss, head: Head, tokens: Tokens) -> tuple[Loss
     head, tokens = _gathered(settings, head, tokens)
 
     def block(head_slope: Head, block: Tokens) -> tuple[Head, tuple[LossSums, Array]]:
-        sums, slope = _block(settings, head, block)
+        sums, slope, _ = _block(settings, head, block)
         hidden = jnp.einsum("cv,ev->ce", slope, head.table)
         table = head_slope.table + contract(block.hidden, slope, (0,), (0,), dtype=jnp.float32)
         bias = None if head_slope.bias is None else head_slope.bias + slope.astype(jnp.float32).sum(0)
@@ -186,8 +209,8 @@ def _cut(tokens: Tokens, block_tokens: int) -> Tokens:
     return Tokens(*(cut(x) for x in tokens))
 
 
-def _block(settings: HeadLoss, head: Head, block: Tokens) -> tuple[LossSums, Array]:
-    """Return the sums of one block, and d total / d logits: [tokens, vocab] in the compute dtype."""
+def _block(settings: HeadLoss, head: Head, block: Tokens) -> tuple[LossSums, Array, Array]:
+    """Return the sums of one block, d total / d logits [tokens, vocab] in the compute dtype, and losses [tokens]."""
     num_entries = head.table.shape[1]
     entries = jax.lax.axis_index("tensor") * num_entries + jnp.arange(num_entries)
     logits = jnp.einsum("ce,ev->cv", block.hidden, head.table, preferred_element_type=settings.logits)
@@ -222,4 +245,4 @@ def _block(settings: HeadLoss, head: Head, block: Tokens) -> tuple[LossSums, Arr
     slope = powers * ((1 + 2 * settings.z_loss * log_z) / denominator)[:, None] - hot
     if bent is not None:
         slope = slope * (1 - bent * bent)
-    return sums, (slope * block.weights[:, None]).astype(block.hidden.dtype)
+    return sums, (slope * block.weights[:, None]).astype(block.hidden.dtype), entropy

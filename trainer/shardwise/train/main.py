@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from shardwise.job.spec import TrainingJob
+from shardwise.job.spec import Training, TrainingJob
 from shardwise.protocol.contract import WORK_LIMIT_HANGS, ExitCode, Phase, checkpoint_root
 from shardwise.protocol.errors import ShardwiseError
 from shardwise.protocol.orders import Orders
@@ -120,7 +120,7 @@ def _run(
         hardware = _peak(job, directory, ready, peers)
         hosts = list(dict.fromkeys(peers.exchange("host", platform.node())))
         report = begin_report(ready, directory, summary, hosts, console, stack) if summary else Report()
-        show(_mfu_text(token_flops, hardware, 4 if job.spec.training.lora else 6))
+        show(_mfu_text(token_flops, hardware, job.spec.training))
         phases.step = ready.first_step
         writer = _checkpoint_writer(ready, directory, fence, peers, report)
         # The stack unwinds backwards: the writer ends its last save, then the report closes, then the lease is freed.
@@ -181,11 +181,13 @@ def _peak(job: TrainingJob, directory: RunDirectory, ready: Start, peers: Peers)
     return peak(job, ready.program.layout.mesh.size, machines, measured)
 
 
-def _mfu_text(token_flops: int, hardware: Peak, of_a_parameter: int) -> str:
+def _mfu_text(token_flops: int, hardware: Peak, training: Training) -> str:
     """Explain how the MFU of the log lines is computed."""
+    reference = 1 if training.learns_preferences else 0  # the model without adapters goes forward alone
+    of_a_parameter, of_a_key = (4 if training.lora else 6) + 2 * reference, 12 + 4 * reference
     return (
-        f"MFU: {token_flops / 1e6:.1f} MFLOP a token ({of_a_parameter} per parameter in a matrix + 12 x heads x head "
-        f"size x keys seen; recomputation not counted) over {hardware.source}"
+        f"MFU: {token_flops / 1e6:.1f} MFLOP a token ({of_a_parameter} per parameter in a matrix + {of_a_key} x heads "
+        f"x head size x keys seen; recomputation not counted) over {hardware.source}"
     )
 
 

@@ -8,7 +8,7 @@ The blocks are in `shardwise.train.block`. Capitals are axes, and the config own
 
 import math
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import equinox as eqx
 import haliax as hax
@@ -25,13 +25,14 @@ from shardwise.train.dropout import Dropout
 from shardwise.train.embedding import Lookup, lookup
 from shardwise.train.layout import Layout, in_float32
 from shardwise.train.linear import Linear
-from shardwise.train.loss import Head, HeadLoss, LossSums, Tokens, head_loss
+from shardwise.train.loss import Head, OfHead, Tokens
 from shardwise.train.norm import Norm, normed
 from shardwise.train.remat import INPUT, OF_A_LAYER
 from shardwise.train.table import Table, copies
 from shardwise.train.zigzag import zigzag
 
 Array = jax.Array
+T = TypeVar("T")
 
 
 class Gpt(eqx.Module):
@@ -93,11 +94,11 @@ class Gpt(eqx.Module):
         stream = hax.named(x, ("batch", "position", "embed"))
         return _in_stream(self._through(stream, hax.named(layers, ("layers",)), segments, dropout, layout), layout)
 
-    def loss_of(self, x: Array, targets: Array, weights: Array, layout: Layout, settings: HeadLoss) -> LossSums:
-        """Return the loss sums of what the last layer returned; see `loss`."""
+    def loss_of(self, x: Array, targets: Array, weights: Array, layout: Layout, loss: OfHead[T]) -> T:
+        """Return the loss of what the last layer returned; see `loss`."""
         hidden = normed(self.norm, hax.named(x, ("batch", "position", "embed")), layout)
         table = self.token_embedding if self.head is None else self.head
-        return self._loss(hidden, whole_table(table, layout), targets, weights, settings)
+        return self._loss(hidden, whole_table(table, layout), targets, weights, loss)
 
     def _entering(self, table: Array, tokens: Array, dropout: Dropout, layout: Layout) -> NamedArray:
         x = self._embed(table, tokens, layout)
@@ -211,18 +212,17 @@ class Gpt(eqx.Module):
         weights: Array,
         dropout: Dropout,
         layout: Layout,
-        settings: HeadLoss,
-    ) -> LossSums:
-        """Return the loss sums over these tokens; arrays are [batch, position], `weights` float32."""
+        loss: OfHead[T],
+    ) -> T:
+        """Return the loss of the head over these tokens; arrays are [batch, position], `weights` float32."""
         table = whole_table(self.token_embedding, layout)
         hidden = self.hidden(table, tokens, segments, dropout, layout)
         out = table if self.head is None else whole_table(self.head, layout)
-        return self._loss(hidden, out, targets, weights, settings)
+        return self._loss(hidden, out, targets, weights, loss)
 
-    def _loss(self, hidden: NamedArray, table: Array, targets: Array, weights: Array, settings: HeadLoss) -> LossSums:
+    def _loss(self, hidden: NamedArray, table: Array, targets: Array, weights: Array, loss: OfHead[T]) -> T:
         head = Head(table, None if self.head_bias is None else self.head_bias.array)
-        hidden = hidden.rearrange(("batch", "position", "embed"))
-        return head_loss(settings, head, Tokens(hidden.array, targets, weights))
+        return loss(head, Tokens(hidden.rearrange(("batch", "position", "embed")).array, targets, weights))
 
     def logits(self, hidden: NamedArray, layout: Layout) -> NamedArray:
         """Map {..., embed} to logits {..., vocab}, float32, -inf at the vocabulary's padding. Inference only."""

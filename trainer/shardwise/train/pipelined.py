@@ -6,7 +6,7 @@ schedule. This runs inside a shard_map that is manual over `pipeline`, with one 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -15,9 +15,12 @@ import jax.numpy as jnp
 
 from shardwise.train.balance import zero_loads
 from shardwise.train.dropout import Dropout
-from shardwise.train.loss import HeadLoss, LossSums
+from shardwise.train.lora import without_adapters
+from shardwise.train.loss import HeadLoss, LossSums, token_losses
 from shardwise.train.microbatches import stored
+from shardwise.train.model import Gpt
 from shardwise.train.pipeline import AXIS, Schedule, dealt, of_all_stages, own_microbatches, run
+from shardwise.train.preferences import loss_of_head
 from shardwise.train.remat import OF_A_VISIT
 from shardwise.train.state import Program
 
@@ -34,6 +37,8 @@ class Microbatches(NamedTuple):
     segments: Array | None
     rows: Array
     """int32 [microbatch, row]: the row of the global batch."""
+    reference: Array | None = None
+    """Of pairs of answers: what each token that counts costs the model without adapters."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,11 +53,24 @@ class Stage:
     """All stages'."""
     dropout: Callable[[Array], Dropout]
     """Of rows of the global batch."""
+    is_reference: bool = False
+    """Whether it is of the model without adapters."""
 
     def loss(self) -> LossSums:
         """Return the sums of the loss over all microbatches."""
         outputs = self._outputs(self._layers, self._inputs())
-        return _summed(jax.lax.map(lambda own: self._loss(self._others, *own), (outputs, self._own)))
+        return _summed(jax.lax.map(lambda own: self._loss(self._others, *own), (outputs, self._own_with_reference())))
+
+    def token_losses(self) -> Array:
+        """Return the cross entropy of each token that counts, of this stage's own microbatches."""
+        model, loss = self._model(self.params), partial(token_losses, self.settings)
+
+        def of_one(own: tuple[Array, Microbatches]) -> Array:
+            output, part = own
+            return model.loss_of(output, part.targets, part.weights, self.program.layout, loss)
+
+        losses: Array = jax.lax.map(of_one, (self._outputs(self._layers, self._inputs()), self._own))
+        return losses
 
     def gradients(self) -> tuple[LossSums, Params, Params]:
         """Return the same, and the sums of its gradient, float32: by what is trained, and by `zero_loads` of a row."""
@@ -74,7 +92,8 @@ class Stage:
             return jax.tree.map(jnp.add, slopes, slope), None
 
         zeros = {path: jnp.zeros(x.shape, jnp.float32) for path, x in others.items()}
-        slopes, (of_outputs, sums) = jax.lax.scan(leave, stored(self.program, zeros), (outputs, self._own))
+        first = stored(self.program, zeros)
+        slopes, (of_outputs, sums) = jax.lax.scan(leave, first, (outputs, self._own_with_reference()))
         of_layers, of_inputs = back(of_outputs)
         slopes, _ = jax.lax.scan(enter, slopes, (of_inputs, self._own))
         loads = {path: of_layers.pop(path) for path in loads}
@@ -100,7 +119,7 @@ class Stage:
             part = jax.tree.map(lambda x: x[microbatch], self.parts)
             pick = partial(jax.lax.dynamic_slice_in_dim, start_index=turn * num_layers, slice_size=num_layers)
             blocks = {path: pick(stack) for path, stack in stacks.items()} if schedule.rounds > 1 else stacks
-            model = self.program.model({**self._others, **blocks})
+            model = self._model({**self._others, **blocks})
             first = (turn * schedule.stages + jax.lax.axis_index(AXIS)) * num_layers
             numbers = first + jnp.arange(num_layers, dtype=jnp.int32)
             return model.through(x, numbers, part.segments, self.dropout(part.rows), self.program.layout)
@@ -110,8 +129,22 @@ class Stage:
         return run(schedule, visit, inputs)
 
     def _loss(self, others: Params, output: Array, part: Microbatches) -> LossSums:
-        model = self.program.model({**self.params, **others})
-        return model.loss_of(output, part.targets, part.weights, self.program.layout, self.settings)
+        beta = self.program.training.loss.beta
+        loss = loss_of_head(self.settings, beta, part.segments, part.reference)
+        return self._model({**self.params, **others}).loss_of(
+            output, part.targets, part.weights, self.program.layout, loss
+        )
+
+    def _model(self, params: Params) -> Gpt:
+        model = self.program.model(params)
+        return without_adapters(model) if self.is_reference else model
+
+    def _own_with_reference(self) -> Microbatches:
+        """Return this stage's own microbatches, ready for their loss."""
+        if not self.program.training.learns_preferences:
+            return self._own
+        reference = replace(self, is_reference=True, dropout=lambda _: Dropout.none())
+        return self._own._replace(reference=reference.token_losses())
 
     @property
     def _own(self) -> Microbatches:

@@ -19,6 +19,10 @@ ChatTemplate = Annotated[
     Field(description="How conversations in messages become text; only their answers are learned. Left out, text."),
 ]
 
+Preferences = Annotated[
+    bool, Field(description="Whether each line has two answers, one chosen and one rejected, and the loss is DPO's.")
+]
+
 
 class Source(StrictModel):
     """Documents from files of one kind, with a share in the mixture."""
@@ -38,6 +42,7 @@ class Source(StrictModel):
     )
     text_field: TextField = "text"
     chat_template: ChatTemplate = None
+    preferences: Preferences = False
     leave_out: tuple[Annotated[int, Field(ge=0, le=MAX_INT32)], ...] = Field(
         (), strict=False, max_length=1024, description="Sequences, counted from 0, that are not trained on."
     )

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from shardwise.job.quantity import Duration
 from shardwise.job.spec.base import Count, FilledFrom, Label, PathText, Unit, XlaFlag
-from shardwise.job.spec.data import ChatTemplate, Data, TextField
+from shardwise.job.spec.data import ChatTemplate, Data, Preferences, TextField
 from shardwise.job.spec.model import Model
 from shardwise.job.spec.optimizer import Optimizer
 from shardwise.protocol.job_status import MAX_HOSTS
@@ -74,13 +74,19 @@ class Precision(StrictModel):
 
 
 class Loss(StrictModel):
-    """The training objective."""
+    """The training objective: cross entropy, or with preferences that of DPO."""
 
     z_loss: Annotated[float, Unit("ratio")] = Field(
         0.0, ge=0, le=1, description="Weight of the squared log of the softmax's normaliser."
     )
     block_tokens: Annotated[int, Unit("tokens")] = Field(
         2048, ge=1, le=16777216, description="Tokens whose logits exist at once; bounds the loss's memory."
+    )
+    beta: Annotated[float, Unit("ratio")] = Field(
+        0.1,
+        gt=0,
+        le=100,
+        description="Of preferences: the larger it is, the closer the model stays to what it was.",
     )
 
 
@@ -138,6 +144,7 @@ class EvaluationSet(StrictModel):
     )
     text_field: TextField = "text"
     chat_template: ChatTemplate = None
+    preferences: Preferences = False
     batches: Annotated[int | None, Unit("batches"), FilledFrom("evaluation.batches")] = Field(
         None, ge=1, le=100000, description="Batches of one evaluation, at most; the whole set has no more."
     )
@@ -241,3 +248,8 @@ class Training(StrictModel):
         tuple[XlaFlag, ...],
         Field(strict=False, max_length=64, description="Options of XLA's compiler; they win over the accelerator's."),
     ] = ()
+
+    @property
+    def learns_preferences(self) -> bool:
+        """Whether sequences are pairs of answers; of a valid job, all are or none."""
+        return any(source.preferences for source in self.data.train)

@@ -18,6 +18,10 @@ ROLES = ("system", "user", "assistant")
 ANSWER = "assistant"
 MARK = np.uint32(1 << 31)
 """The bit that marks a token as a target that counts; as a signed number it is below 0."""
+REJECTED = np.uint32(1 << 30)
+"""The bit of the tokens of a rejected answer and of what it answers; no vocabulary is so large."""
+PROMPT, CHOSEN, REJECTED_ANSWER = "prompt", "chosen", "rejected"
+"""The keys of a pair of answers (`shardwise.train.data.pairs`)."""
 MARKED_DTYPE = np.dtype("<u4")
 
 _EXPECTED = "expected a JSON object with messages, a list of objects with role and content"
@@ -102,9 +106,11 @@ def puts_a_space(tokenizer: Tokenizer) -> bool:
 
 
 class ChatTokenizer:
-    """A tokenizer of conversations, each the content that `conversation_of` makes of a line.
+    """A tokenizer of conversations and pairs, each the content that `conversation_of` or `pair_of` makes of a line.
 
-    The tokens of answers, and of the marker that ends each, have MARK; the token that ends the document has not.
+    The tokens of answers, and of the marker that ends each, have MARK; the token that ends the document has not. A pair
+    is the conversation with the chosen answer, a token that ends it, and the one with the rejected answer, whose tokens
+    have REJECTED too. Of a pair only what differs is an answer.
     """
 
     def __init__(self, tokenizer: Tokenizer, template: str) -> None:
@@ -123,8 +129,16 @@ class ChatTokenizer:
         return iter((b"".join(parts),))
 
     def encode_batch(self, pieces: Sequence[bytes]) -> list[TokenArray]:
-        """Return the tokens of each conversation, uint32 with marks [token]."""
-        return self._encoded([self._rendered(Message(*each) for each in json.loads(piece)) for piece in pieces])
+        """Return the tokens of each conversation or pair, uint32 with marks [token]."""
+        contents = [json.loads(piece) for piece in pieces]
+        encoded = iter(self._encoded([side for content in contents for side in self._sides(content)]))
+        end = np.array([self.end_of_text], np.uint32)
+        return [
+            np.concatenate([next(encoded), end, next(encoded) | REJECTED])
+            if isinstance(content, dict)
+            else next(encoded)
+            for content in contents
+        ]
 
     def asked(self, messages: Iterable[Message]) -> list[int]:
         """Return the tokens that a model is given to answer these messages: theirs, and what every answer begins with.
@@ -166,6 +180,15 @@ class ChatTokenizer:
 
     def _rendered(self, messages: Iterable[Message]) -> list[Part]:
         return [part for message in messages for part in self._parts(message)]
+
+    def _sides(self, content: Any) -> Iterator[list[Part]]:
+        """Yield a conversation, or both of a pair: of what comes before their answers nothing counts."""
+        if not isinstance(content, dict):
+            yield self._rendered(Message(*each) for each in content)
+            return
+        prompt = [part._replace(counts=False) for part in self._rendered(Message(*each) for each in content[PROMPT])]
+        for side in (CHOSEN, REJECTED_ANSWER):
+            yield [*prompt, *self._rendered(Message(*each) for each in content[side])]
 
     def _tokens(self, part: Part, encoded: Iterator[TokenArray]) -> TokenArray:
         tokens = self._markers[part.text] if part.is_marker else next(encoded).astype(np.uint32)

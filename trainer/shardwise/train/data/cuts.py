@@ -1,4 +1,4 @@
-"""Where the sequences of a stream begin and end: evenly, or at the ends of conversations.
+"""Where the sequences of a stream begin and end: evenly, or at the ends of conversations or pairs of answers.
 
 A sequence has at most seq_len + 1 tokens, the last one being only a target.
 """
@@ -29,6 +29,8 @@ class Cut(Protocol):
 
     marked: bool
     """Whether tokens carry a mark, their sign, if they are targets that count; else all count."""
+    num_left_out: int
+    """Documents that are in no sequence."""
 
     def count(self) -> int:
         """Return the number of sequences."""
@@ -40,7 +42,7 @@ class Cut(Protocol):
 class Even:
     """Sequence i is the tokens [i S, i S + S]. What is left at the end is not used, or is a shorter sequence."""
 
-    marked = False
+    marked, num_left_out = False, 0
 
     def __init__(self, num_tokens: int, seq_len: int, *, keeps_rest: bool = False) -> None:
         self._num_tokens, self._seq_len, self._keeps_rest = num_tokens, seq_len, keeps_rest
@@ -63,7 +65,7 @@ class Packed:
     is a target once. `stream` holds marks.
     """
 
-    marked = True
+    marked, num_left_out = True, 0
 
     def __init__(self, stream: Documents, seq_len: int) -> None:
         ends = stream.ends_within(0, stream.num_tokens + 1)
@@ -77,6 +79,34 @@ class Packed:
             if not (was_cut or is_cut) or (stream.read(start + 1, stop) < 0).any():
                 bounds.append((start, stop))
             start = stop - 1 if is_cut else stop
+        self._bounds = np.array(bounds, np.int64).reshape(-1, 2)
+
+    def count(self) -> int:
+        """Return the number of sequences."""
+        return len(self._bounds)
+
+    def bounds(self, numbers: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Return where these sequences begin and where they end [sequence]."""
+        return self._bounds[numbers, 0], self._bounds[numbers, 1]
+
+
+class Whole:
+    """As many whole documents, in their order, as fit into each sequence; one that is longer is left out."""
+
+    marked = True
+
+    def __init__(self, stream: Documents, seq_len: int) -> None:
+        ends = stream.ends_within(0, stream.num_tokens + 1)
+        bounds = []
+        start, self.num_left_out = 0, 0
+        while start < stream.num_tokens:
+            stop = int(ends[np.searchsorted(ends, start, side="right")])
+            if stop > start + seq_len + 1:
+                self.num_left_out += 1
+            else:
+                stop = int(ends[np.searchsorted(ends, start + seq_len + 1, side="right") - 1])
+                bounds.append((start, stop))
+            start = stop
         self._bounds = np.array(bounds, np.int64).reshape(-1, 2)
 
     def count(self) -> int:

@@ -6,7 +6,7 @@ model runs here.
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from shardwise.job.spec.data import Data, Source
 from shardwise.protocol.errors import DataError
 from shardwise.protocol.storage import in_words
+from shardwise.train.data.cuts import Cut
 from shardwise.train.data.mixture import mixture_of
 from shardwise.train.data.opening import Opened, SourceSummary, Watch, open_sources
 from shardwise.train.data.order import Order
@@ -82,6 +83,8 @@ def prepare(data: Data, reading: Reading, *, cache_root: Path, watch: Watch) -> 
     seq_len = reading.seq_len
     train = cut_up(data.train, [each.train for each in opened], data, seq_len)
     held_out = cut_up(data.train, [each.held_out for each in opened], data, seq_len)
+    for source, cut in zip(data.train, train.cuts, strict=True):
+        _say_left_out(source, cut, seq_len, watch.report)
     _refuse_too_little(summaries, train, held_out, data.held_out)
     _refuse_left_out(data.train, train.count())
     mixture = mixture_of(data, train.count(), sequences=reading.sequences, steps=reading.steps)
@@ -135,6 +138,16 @@ def _refuse_too_little(
             f"training; expected at least {train.seq_len + 1:,} tokens (seqLen + 1) from one source. A document is "
             "kept out as a whole (a text file is one document): give more documents, raise heldOut, or set it to 0."
         )
+
+
+def _say_left_out(source: Source, cut: Cut, seq_len: int, report: Callable[[str], None]) -> None:
+    """Tell of pairs of answers that are too long, and refuse a source that has no others."""
+    if not cut.num_left_out:
+        return
+    many = f"{cut.num_left_out:,} pairs of answers are longer than the {seq_len + 1:,} tokens of a sequence"
+    if not cut.count():
+        raise DataError(f"source {source.name!r}: all {many}; expected some that fit. Raise seqLen.")
+    report(f"{source.name}: {many}, and are left out")
 
 
 def _refuse_left_out(sources: Sequence[Source], counts: Sequence[int]) -> None:

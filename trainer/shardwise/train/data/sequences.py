@@ -13,13 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.job.spec.data import Data, Source
-from shardwise.train.data.cuts import Cut, Documents, Even, Packed
+from shardwise.train.data.chat import REJECTED
+from shardwise.train.data.cuts import Cut, Documents, Even, Packed, Whole
 from shardwise.train.data.mixture import Mixture
 from shardwise.train.data.order import Int64Array, Order
 
 # Evaluation takes the first few held-out sequences; a fixed shuffle makes them a fair sample of all sources and files.
 _HELD_OUT_SEED = 0
-_WITHOUT_MARK = np.int32(0x7FFFFFFF)
+_TOKEN = np.int32(REJECTED - 1)
 
 
 class Stream(Documents, Protocol):
@@ -33,7 +34,8 @@ class Stream(Documents, Protocol):
 class Batch:
     """Rows of a batch. `targets` is `tokens` one later; a target of weight 0 is not learned from.
 
-    `segments` numbers the documents of a sequence from 0; all 0 if attention goes across documents.
+    `segments` numbers the documents of a sequence from 0; all 0 if attention goes across documents. Of pairs of answers
+    it numbers the chosen ones evenly, and each rejected one as its chosen one and one more.
     """
 
     tokens: NDArray[np.int32]  # [batch, position]
@@ -66,9 +68,11 @@ class Sequences:
             for row, start, stop in zip(rows.tolist(), *bounds, strict=True):
                 found, size = stream.read(start, stop), stop - start
                 counted[row, :size] = found < 0 if cut.marked else True
-                tokens[row, :size] = found & _WITHOUT_MARK if cut.marked else found
+                tokens[row, :size] = found & _TOKEN if cut.marked else found
                 if self.split_documents:
                     segments[row, :size] = _segments(stream, start, size)
+                    if isinstance(cut, Whole):
+                        segments[row, :size] = _sides(segments[row, :size], found)
                     segments[row, size:] = segments[row, size - 1] + 1  # no document is seen from the room that is left
         return Batch(
             tokens=tokens[:, :-1],
@@ -81,19 +85,25 @@ class Sequences:
 def cut_up(
     sources: Sequence[Source], streams: Sequence[Stream], data: Data, seq_len: int, *, keeps_rest: bool = False
 ) -> Sequences:
-    """Return the sequences of sources' streams: whole conversations, or even ones of text.
+    """Return the sequences of sources' streams: whole pairs of answers, conversations, or even ones of text.
 
     What is left at the end of a text is a shorter sequence, or is not used.
     """
     return Sequences(
         streams=tuple(streams),
         cuts=tuple(
-            Packed(stream, seq_len) if source.chat_template else Even(stream.num_tokens, seq_len, keeps_rest=keeps_rest)
+            _cut(source, stream, seq_len, keeps_rest=keeps_rest)
             for source, stream in zip(sources, streams, strict=True)
         ),
         seq_len=seq_len,
         split_documents=data.attend_across == "document",
     )
+
+
+def _cut(source: Source, stream: Stream, seq_len: int, *, keeps_rest: bool) -> Cut:
+    if source.preferences:
+        return Whole(stream, seq_len)
+    return Packed(stream, seq_len) if source.chat_template else Even(stream.num_tokens, seq_len, keeps_rest=keeps_rest)
 
 
 class TrainSet:
@@ -153,3 +163,8 @@ def _segments(stream: Stream, start: int, length: int) -> NDArray[np.int32]:
     begins = np.zeros(length, np.int32)
     begins[stream.ends_within(start + 1, start + length) - start] = 1
     return np.cumsum(begins, dtype=np.int32)
+
+
+def _sides(documents: NDArray[np.int32], tokens: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return the segment [token] of tokens with marks: the token that ends a pair has none, and stays with its side."""
+    return np.maximum.accumulate(2 * documents + ((tokens & np.int32(REJECTED)) != 0))

@@ -7,15 +7,16 @@ whole, one at a time.
 import hashlib
 import json
 from codecs import BOM_UTF8
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from shardwise.job.spec.data import Source
 from shardwise.protocol.errors import DataError
 from shardwise.train.data.chat import conversation_of
 from shardwise.train.data.columns import ARROW, PARQUET, rows
 from shardwise.train.data.files import DataFile, read_blocks, read_range
+from shardwise.train.data.pairs import pair_of
 
 _SPLIT_SALT = b"shardwise split"
 _GIVEN_CHARS = 60
@@ -24,6 +25,10 @@ _PACKED = frozenset((".7z", ".br", ".bz2", ".lz4", ".lzma", ".rar", ".tar", ".tg
 _DECODER = json.JSONDecoder()
 CONVERSATION = ""
 """In place of a text field: a line is a conversation (`shardwise.train.data.chat`). No job can name this field."""
+PREFERENCES = "\0"
+"""The same of a line that is a pair of answers (`shardwise.train.data.pairs`)."""
+
+_WITH_TEMPLATE: Mapping[str, Callable[[Any, str], bytes]] = {CONVERSATION: conversation_of, PREFERENCES: pair_of}
 
 
 class Document(NamedTuple):
@@ -60,7 +65,7 @@ def documents_within(file: DataFile, text_field: str, *, start: int, stop: int, 
         blocks = read_blocks(file) if is_whole else read_range(file, start, stop)
         yield from _line_documents(blocks, file.url, text_field, first_row)
         return
-    if text_field == CONVERSATION:
+    if text_field in _WITH_TEMPLATE:
         raise DataError(
             f"{file.url!r} is a .{kind} file; expected conversations for chatTemplate: a .jsonl file with a list in "
             "messages. Write its rows as lines of JSON."
@@ -95,15 +100,17 @@ def file_kind(file: DataFile) -> str:
 
 def refuse_text_of_conversations(file: DataFile, text_field: str) -> None:
     """Raise DataError for a file of text if the documents are conversations: its content may look like one."""
-    if text_field == CONVERSATION:
+    if text_field in _WITH_TEMPLATE:
         raise DataError(
             f"{file.url}: text; expected conversations for chatTemplate: a .jsonl file with a list in messages"
         )
 
 
 def field_of(source: Source) -> str:
-    """Return the text field of a source's lines, or CONVERSATION."""
-    return source.text_field if source.chat_template is None else CONVERSATION
+    """Return the text field of a source's lines, or what stands for lines with messages."""
+    if source.chat_template is None:
+        return source.text_field
+    return PREFERENCES if source.preferences else CONVERSATION
 
 
 def is_held_out(document: Document, fraction: float) -> bool:
@@ -171,8 +178,8 @@ def _text_of(line: bytes, text_field: str, where: str) -> bytes:
         raise DataError(f"{where}: byte {error.start} of the line is not UTF-8; {expected} in UTF-8.") from error
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: not JSON ({error}), given {_shown(line)}; {expected}.") from error
-    if text_field == CONVERSATION:
-        return conversation_of(value, where)
+    if read := _WITH_TEMPLATE.get(text_field):
+        return read(value, where)
     if not isinstance(value, dict):
         raise DataError(f"{where}: given {_shown(line)}; {expected}.")
     if not isinstance(value.get(text_field), str):

@@ -1,0 +1,60 @@
+"""Preferences: two answers to the same messages, one that was chosen and one that was rejected, of a line's object.
+
+Given as `trl` and most published sets have them: `chosen` and `rejected` are texts or lists of messages, after those of
+`prompt`, or with them at their beginning.
+"""
+
+import json
+from typing import Any
+
+from shardwise.protocol.errors import DataError
+from shardwise.train.data.chat import ANSWER, CHOSEN, PROMPT, REJECTED_ANSWER, Message, messages_of
+
+_EXPECTED = (
+    f"expected a JSON object with {CHOSEN} and {REJECTED_ANSWER}, each a text or a list of objects with role and "
+    f"content, and {PROMPT}, the same"
+)
+
+
+def pair_of(value: Any, where: str) -> bytes:
+    """Return the pair in a line's object as JSON: the messages before both answers, and those of each.
+
+    Raise DataError if it holds none.
+    """
+    if not isinstance(value, dict) or not {CHOSEN, REJECTED_ANSWER} <= value.keys():
+        raise DataError(f"{where}: no {CHOSEN} and {REJECTED_ANSWER}; {_EXPECTED}. Take preferences out for others.")
+    prompt = _messages(value.get(PROMPT) or [], PROMPT, "user", where)
+    chosen, rejected = (
+        _after(prompt, _messages(value[key], key, ANSWER, where), key, where) for key in (CHOSEN, REJECTED_ANSWER)
+    )
+    # What both begin with is no part of either answer: nothing is learned of it.
+    same = _num_same(chosen, rejected)
+    pair = {PROMPT: chosen[:same], CHOSEN: chosen[same:], REJECTED_ANSWER: rejected[same:]}
+    return json.dumps(pair, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _messages(given: Any, key: str, role: str, where: str) -> list[Message]:
+    """Return messages, or the one that a text is."""
+    if isinstance(given, str):
+        given = [{"role": role, "content": given}]
+    if given == [] and key == PROMPT:
+        return []
+    if not isinstance(given, list) or not given:
+        raise DataError(f"{where}: {key} is of type {type(given).__name__}, or empty; {_EXPECTED}")
+    return messages_of({"messages": given}, f"{where}, {key}")
+
+
+def _after(prompt: list[Message], messages: list[Message], key: str, where: str) -> list[Message]:
+    """Return the whole conversation that ends in an answer; in many sets it repeats its prompt."""
+    whole = messages if messages[0].role != ANSWER else [*prompt, *messages]
+    if whole[-1].role != ANSWER:
+        raise DataError(f"{where}: {key} ends with a message of role {whole[-1].role!r}; expected {ANSWER!r}")
+    if whole[0].role == ANSWER:
+        raise DataError(f"{where}: {key} answers nothing; expected {PROMPT}, or messages before the answer")
+    return whole
+
+
+def _num_same(one: list[Message], other: list[Message]) -> int:
+    """Count the messages that both begin with, but for the last of each."""
+    most = min(len(one), len(other)) - 1
+    return next((i for i in range(most) if one[i] != other[i]), most)

@@ -1,0 +1,71 @@
+"""The loss of pairs of answers: a model learns to prefer the chosen one, and stays close to what it was.
+
+    loss of a pair = -log sigmoid(margin)
+    margin = beta * ((log p - log p0)(chosen) - (log p - log p0)(rejected))
+
+p is of the model, p0 of the model without its adapters. The margins are computed first, from each token's cross entropy
+in both. By them d loss / d log p of a token is known, and with that as its weight the cross entropy of the head has the
+gradient of the pairs' loss: so there is no other backward pass than that of `train/loss.py`. Source: Rafailov et al.,
+"Direct Preference Optimization: Your Language Model is Secretly a Reward Model" (2023).
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+
+from shardwise.train.loss import Head, HeadLoss, LossSums, OfHead, Tokens, head_loss, token_losses
+from shardwise.train.mesh import DATA
+
+Array = jax.Array
+
+
+class Pairs(NamedTuple):
+    """What the loss of pairs needs beside tokens; arrays are [batch, position]."""
+
+    beta: float
+    segments: Array
+    """int32: even ones are chosen answers, and each odd one is what was rejected for the one before it."""
+    reference: Array
+    """float32: the tokens' cross entropy in the model without adapters."""
+
+
+def loss_of_head(settings: HeadLoss, beta: float, segments: Array | None, reference: Array | None) -> OfHead[LossSums]:
+    """Return the loss of the head: of tokens, or of pairs if there is a reference for them."""
+    if reference is None:
+        return partial(head_loss, settings)
+    assert segments is not None, "the job is resolved"
+    return partial(pairs_loss, settings, Pairs(beta, segments, reference))
+
+
+def pairs_loss(settings: HeadLoss, pairs: Pairs, head: Head, tokens: Tokens) -> LossSums:
+    """Return the sums over pairs; `cross_entropy` is their loss, `correct` counts those whose margin is above 0.
+
+    `total` has the gradient of the loss, and another value. Weights say which tokens are answers.
+    """
+    gains = pairs.reference - token_losses(settings, head, tokens)  # log p - log p0
+    counted, gains, segments = (_whole_rows(x) for x in (tokens.weights, gains, pairs.segments))
+    signs = jnp.where(segments % 2 == 0, 1.0, -1.0)
+    is_same = (segments // 2)[:, :, None] == (segments // 2)[:, None, :]  # [batch, token, token] of one pair
+    margins = pairs.beta * jnp.where(is_same, (signs * gains)[:, None, :], 0.0).sum(-1)
+    weights = counted * signs * pairs.beta * jax.nn.sigmoid(-margins)
+    sums = head_loss(settings, head, tokens._replace(weights=jax.lax.stop_gradient(weights)))
+    # One token stands for its pair: the first that counts.
+    at = jnp.arange(counted.shape[1])
+    first = jnp.where(is_same & (counted > 0)[:, None, :], at, at.size).min(-1)
+    stands = (first == at).astype(jnp.float32)
+    return LossSums(
+        total=sums.total,
+        cross_entropy=(stands * jax.nn.softplus(-margins)).sum(),
+        z_squared=jnp.zeros(()),
+        correct=(stands * (margins > 0)).sum(),
+        weight=stands.sum(),
+    )
+
+
+def _whole_rows(x: Array) -> Array:
+    """Gather the positions of a row on each device that has some of them."""
+    whole: Array = jax.lax.with_sharding_constraint(x, P(DATA))
+    return whole
