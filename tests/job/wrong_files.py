@@ -10,6 +10,11 @@ IN_CLUSTER = Path(__file__).parent / "golden" / "in-cluster.yaml"  # the same wi
 
 REST = "steps: 9, data: {train: [{name: a, paths: [b]}]}, batch: {sequences: 16}, optimizer: {learningRate: 1}"
 HALF = "precision: {compute: bfloat16}"
+PAIRS = "{name: a, paths: [b], chatTemplate: chatml, preferences: true}"
+PREFERENCES = "preferences: true"
+ADAPTERS = (
+    "steps: 9, batch: {sequences: 16}, optimizer: {learningRate: 1}, lora: {rank: 4}, startFrom: {path: a, step: 0}"
+)
 WSD = "training.optimizer.schedule={kind: warmup-stable-decay"
 
 # One override that is wrong by itself, the path that the message names, and fragments of the rest.
@@ -449,6 +454,26 @@ RULES = [
         "training.data={attendAcross: document, train: [{name: a, paths: [b], chatTemplate: chatml, textField: t}]}",
         "spec.training.data.train.0.textField",
         ['given "t"', "no textField with chatTemplate"],
+    ),
+    (
+        f"training.data={{attendAcross: document, train: [{PAIRS}]}}",
+        "spec.training.data.train.0.preferences",
+        ["given true", "lora, whose model without adapters", "set lora"],
+    ),
+    (
+        f"training={{{ADAPTERS}, data: {{attendAcross: document, train: [{{name: a, paths: [b], {PREFERENCES}}}]}}}}",
+        "spec.training.data.train.0.preferences",
+        ["given true", "a chatTemplate beside it"],
+    ),
+    (
+        f"training={{{ADAPTERS}, data: {{attendAcross: document, train: [{PAIRS}, {{name: c, paths: [d]}}]}}}}",
+        "spec.training.data.train.1.preferences",
+        ["given false", "true for all sources and evaluation sets, or for none"],
+    ),
+    (
+        f"training={{{ADAPTERS}, data: {{attendAcross: document, train: [{PAIRS}]}}, loss: {{zLoss: 0.01}}}}",
+        "spec.training.loss.zLoss",
+        ["given 0.01", "0 with preferences"],
     ),
     (
         "training.optimizer={name: adam, learningRate: 1, groups: [{match: a, weightDecay: 0.1}]}",

@@ -28,6 +28,7 @@ _SCHEDULE = "self.optimizer.?schedule"
 _WARMUP = f"{_SCHEDULE}.?warmupSteps.orValue(0)"
 _WSD = f"{_SCHEDULE}.?kind.orValue('constant') == 'warmup-stable-decay'"
 _DECAY = f"{_SCHEDULE}.?decaySteps"
+_PAIRS = "source.?preferences.orValue(false)"
 
 
 _TRAINING_RULES = (
@@ -67,6 +68,13 @@ _TRAINING_RULES = (
             ("self.data.train", ""),
             ("self.evaluation.sets", "!has(self.evaluation) || !has(self.evaluation.sets) || "),
         )
+    ),
+    _of_training(
+        holds=f"!self.data.train.exists(source, {_PAIRS}) || (has(self.lora) && self.?loss.?zLoss.orValue(0.0) == 0.0 "
+        f"&& self.data.train.all(source, {_PAIRS} && has(source.chatTemplate)))",
+        message="expected lora with preferences, which compare answers with those of the model without adapters, no "
+        "loss.zLoss, and a chatTemplate and preferences of all sources",
+        field=".data.train",
     ),
     _of_training(
         holds="!has(self.lora) || (has(self.startFrom) && has(self.startFrom.step))",
