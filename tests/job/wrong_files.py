@@ -13,7 +13,8 @@ HALF = "precision: {compute: bfloat16}"
 PAIRS = "{name: a, paths: [b], chatTemplate: chatml, preferences: true}"
 PREFERENCES = "preferences: true"
 ADAPTERS = (
-    "steps: 9, batch: {sequences: 16}, optimizer: {learningRate: 1}, lora: {rank: 4}, startFrom: {path: a, step: 0}"
+    "model: {preset: tiny}, steps: 9, batch: {sequences: 16}, optimizer: {learningRate: 1}, lora: {rank: 4}, "
+    "startFrom: {path: a, step: 0}"
 )
 WSD = "training.optimizer.schedule={kind: warmup-stable-decay"
 

@@ -120,7 +120,8 @@ def test_a_sequence_has_whole_pairs(tmp_path: Path) -> None:
 
 def test_pairs_that_are_too_long_are_left_out(tmp_path: Path) -> None:
     """The others are all there, and how many are not is told; where none fits, the source is refused."""
-    path, said = tmp_path / "pairs.jsonl", []
+    path = tmp_path / "pairs.jsonl"
+    said: list[str] = []
     path.write_text("".join(pair(number, "o" * 500 * (number % 3 == 0)) for number in range(9)))
     reading = Reading(300, sequences=4, steps=100, seed=0)
     data = prepare(data_of(str(path)), reading, cache_root=tmp_path, watch=Watch(report=said.append))
