@@ -1,6 +1,8 @@
 """Preferences: the loss of pairs of answers and its gradient, on any mesh, and what a run learns of them."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -8,14 +10,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.train.conftest import run_here, runs_here
 from tests.train.test_meshes import LLAMA
+from tests.train.test_origin import folder, losses, params
 
+from shardwise.plan.flops import traced_flops
+from shardwise.protocol.contract import ExitCode
+from shardwise.protocol.errors import RunDirectoryError
 from shardwise.train.dropout import Dropout
+from shardwise.train.flops import flops_per_token
 from shardwise.train.gradients import gradients, loss_sums
 from shardwise.train.lora import without_adapters
+from shardwise.train.metrics import records
 from shardwise.train.microbatches import Batch
 from shardwise.train.model import whole_table
 from shardwise.train.state import Program, parameters
+from shardwise.train.step import trace_step
 from shardwise.train.zigzag import zigzag
 
 MakeProgram = Callable[..., Program]
@@ -87,6 +97,86 @@ def test_a_pair_costs_log_2_before_the_first_step(make_program: MakeProgram) -> 
         sums = jax.jit(lambda p, b: loss_sums(program, p, b))(parameters(state), _on(program, _batch()))
     assert float(sums.cross_entropy / sums.weight) == pytest.approx(np.log(2), rel=1e-6)
     assert float(sums.correct) == 0
+
+
+def test_the_arithmetic_of_the_reference_is_counted(make_program: MakeProgram) -> None:
+    """What a step multiplies, as traced, but for attention's masked half, is what MFU counts."""
+    program = make_program(*PAIRS, "model.remat=none", "model.layers=8", num_devices=1)
+    config, training = program.config, program.training
+    tokens = training.batch.sequences * config.seq_len
+    masked = 8 * config.num_layers * config.num_heads * config.head_size * config.seq_len
+    counted = traced_flops(trace_step(program), program.layout.mesh.shape) / tokens - masked
+    # The head goes forward three times: for the reference, for the margins and for the gradient; in padded rows too.
+    head = 2 * config.embed_size * config.vocab_size + 8 * config.embed_size * (config.Vocab.size - config.vocab_size)
+    assert counted - head == pytest.approx(flops_per_token(config, training), rel=0.02)
+
+
+# ---- runs
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list[str]]]:
+    """A run of whole weights, and the words of one that learns preferences beside them."""
+    path = tmp_path_factory.mktemp("preferences")
+    lines, text = path / "pairs.jsonl", path / "text.txt"
+    text.write_text("all work and no play " * 2000)
+    pairs = ({"prompt": f"say {i}", "chosen": f"it is {i % 7}", "rejected": f"no {i % 5}"} for i in range(600))
+    lines.write_text("".join(json.dumps(each) + "\n" for each in pairs))
+    words = ["training.model.layers=1", "training.model.seqLen=256", "training.steps=4"]
+    source = f"{{name: pairs, paths: [{lines}], chatTemplate: chatml, preferences: true}}"
+    with runs_here(path, tmp_path_factory):
+        assert run_here(folder(path, "base"), *words, f"training.data.train.0.paths=[{text}]") == ExitCode.OK
+        yield (
+            path,
+            [
+                *words,
+                f"training.data={{attendAcross: document, heldOut: 0.1, train: [{source}]}}",
+                f"training.startFrom={{path: {path / 'base'}, step: 4}}",
+                "training.lora={rank: 4}",
+                "training.steps=12",
+                "training.optimizer={name: adamw, learningRate: 1e-2}",
+                "training.evaluation={everySteps: 6, batches: 2}",
+                "training.checkpoint={everySteps: 6, keep: {last: 9}}",
+            ],
+        )
+
+
+def test_a_run_learns_to_prefer(begun: tuple[Path, list[str]]) -> None:
+    """From log 2 down, with pairs in order that it was not trained on; what it has learned is adapters alone."""
+    path, words = begun
+    run = folder(path, "run")
+    assert run_here(run, *words) == ExitCode.OK
+    taken = losses(run)
+    evaluated = [each for each in records(run / "metrics.jsonl") if each.get("event") == "evaluated"]
+
+    assert taken[1] == pytest.approx(np.log(2), rel=1e-5)
+    assert taken[12] < 0.5
+    assert [each["step"] for each in evaluated] == [6, 12]
+    assert evaluated[-1]["heldOutLoss"] < evaluated[0]["heldOutLoss"] < np.log(2)
+    assert evaluated[-1]["heldOutAccuracy"] > 0.9
+    assert {name.rpartition(".adapter.")[2] for name in params(run, 12)} == {"a.weight", "b.weight"}
+    assert json.loads((run / "summary.json").read_text())["entropy"] == {}
+
+
+def test_a_run_goes_on_where_it_was(begun: tuple[Path, list[str]]) -> None:
+    """Two starts give the adapters of one, bit for bit."""
+    path, words = begun
+    whole, half = folder(path, "whole"), folder(path, "half")
+    constant = "training.optimizer.schedule.kind=constant"
+    assert run_here(whole, *words, constant) == ExitCode.OK
+    for steps in (6, 12):
+        assert run_here(half, *words, constant, f"training.steps={steps}") == ExitCode.OK
+    for name, array in params(whole, 12).items():
+        np.testing.assert_array_equal(params(half, 12)[name], array, err_msg=name)
+
+
+def test_another_beta_is_another_run(begun: tuple[Path, list[str]]) -> None:
+    """It is refused by its field."""
+    path, words = begun
+    run = folder(path, "beta")
+    assert run_here(run, *words, "training.steps=6") == ExitCode.OK
+    with pytest.raises(RunDirectoryError, match=r"training.loss.beta: was 0.1, is now 0.2"):
+        run_here(run, *words, "training.loss.beta=0.2")
 
 
 def _sums_and_slopes(program: Program, batch: Batch) -> tuple[Any, dict[str, NDArray[Any]]]:

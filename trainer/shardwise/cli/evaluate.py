@@ -40,6 +40,11 @@ def command(directory: RunDir, *, step: Step = None, overrides: Overrides = None
     """
     asked = job_of(directory, overrides or ())
     training = asked.spec.training
+    if training.learns_preferences:
+        raise UsageError(
+            f"{directory}: its job learns preferences, whose loss needs the model without adapters beside it; expected "
+            "a job that learns text. Set training.evaluation.everySteps, and the run evaluates its pairs itself."
+        )
     if not training.data.held_out and not training.evaluation.sets:
         raise UsageError(
             f"{directory}: its job has neither data.heldOut nor training.evaluation.sets; name text to evaluate on: "

@@ -163,7 +163,8 @@ def _checkpoint_writer(
 
 def _complete(ready: Start, directory: RunDirectory, summary: Summary, outcome: Outcome) -> None:
     """Complete the summary, and draw what was trained."""
-    floors = ready.data.entropies()
+    # Of pairs of answers the loss is none of tokens, and what counting tokens reaches says nothing of it.
+    floors = {} if ready.job.spec.training.learns_preferences else ready.data.entropies()
     known = recorded(directory.metrics)
     summary.ended(outcome, known, floors)
     if known.steps:

@@ -63,7 +63,7 @@ def plot_png(
         for number, step in enumerate(restarts):
             label = f"resumed at step {resumed}" if number == 0 else None
             axes.axvline(step, color="tab:red", linewidth=0.8, alpha=0.6, label=label)
-        axes.set(xlabel="step", ylabel="loss (nats per token)", title=title)
+        axes.set(xlabel="step", ylabel="loss (nats per token)" if floors else "loss", title=title)
         axes.legend(frameon=False)
 
 

@@ -29,13 +29,13 @@ class Metrics(NamedTuple):
     """The results of a step: replicated scalars."""
 
     loss: Array
-    """Mean cross entropy, nats a token."""
+    """Mean cross entropy, nats a token; of preferences the mean loss of a pair, log 2 before anything is learned."""
     z_loss: Array
     """Mean squared log of the softmax's denominator."""
     accuracy: Array
-    """Share of the targets that have the largest logit."""
+    """Share of the targets that have the largest logit, or of the pairs whose chosen answer is ahead."""
     weight: Array
-    """Targets counted."""
+    """Targets, or pairs, counted."""
     grad_norm: Array
     """Global norm of the mean gradient, before clipping."""
     learning_rate: Array
