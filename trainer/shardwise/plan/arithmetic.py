@@ -14,6 +14,8 @@ Bytes are those on the wire of one device in one step, counted as for a ring: se
     pipeline  each microbatch is handed to the next stage in each round, forward and back; a stage's part of it all is a
               share of the layers and, of what is no layer, of the microbatches; the latter's gradients are summed once
     replica   the gradients of a replica, in float32, are summed once
+
+Of preferences the model without adapters goes forward too: all that a forward pass moves is moved once more.
 """
 
 import math
@@ -21,6 +23,7 @@ from collections.abc import Iterator, Mapping
 
 import jax.numpy as jnp
 
+from shardwise.train.lora import is_adapter
 from shardwise.train.memory import local_bytes
 from shardwise.train.mesh import DATA, EXPERT
 from shardwise.train.state import Abstract, Program, flat, parameters
@@ -52,7 +55,7 @@ def least_wire(program: Program) -> dict[str, float]:
     return {"data": over_data, **others} if data > 1 else others
 
 
-def stream_moves(layers: int, block: str | None, remat: str, *, split: bool = True) -> int:
+def stream_moves(layers: int, block: str | None, remat: str, *, split: bool = True, has_reference: bool = False) -> int:
     """Return the gathers and scatters of one stream of activations; `split` is whether it is, by position."""
     branches = 1 if block == "parallel" else 2
     sums = 1 if block == "sequential" else 0  # computing a layer again sums what its second branch starts from
@@ -60,7 +63,8 @@ def stream_moves(layers: int, block: str | None, remat: str, *, split: bool = Tr
     if not split:
         again = 2 * sums if remat == "full" else 0  # a sum is there whole
     ends = 4  # the embedding and the head, forward and backward
-    return layers * (4 * branches + again) + ends
+    reference = layers * 2 * branches + ends // 2 if has_reference else 0
+    return layers * (4 * branches + again) + ends + reference
 
 
 def _weights(program: Program) -> Iterator[tuple[float, int]]:
@@ -73,10 +77,11 @@ def _weights(program: Program) -> Iterator[tuple[float, int]]:
         # Whole over data, and as it is over tensor.
         size = math.prod(leaf.shape) // _ways_over_tensor(program, names) / experts / layout.stages
         in_block, is_matrix = path.startswith("blocks."), _is_matrix(names)
+        gathers = (2 + (program.training.learns_preferences and not is_adapter(path))) if in_block else 1
         there, back = (compute, wire) if is_matrix else (_FLOAT32, _FLOAT32)
         ways = mesh[DATA[0]] * mesh[DATA[1]] // experts
         if layout.fsdp and "embed" in names:
-            yield size * parts * ((2 if in_block else 1) * there + is_trained * back), ways
+            yield size * parts * (gathers * there + is_trained * back), ways
         else:
             yield 2 * size * parts * is_trained * back, ways
 
@@ -87,14 +92,16 @@ def _to_experts(program: Program) -> float:
     if not layout.splits_experts or not config.num_experts:
         return 0.0
     others: int = layout.mesh.shape[EXPERT] - 1
-    a_value = (3 * layout.dtype.itemsize + 2 * layout.wire.itemsize) / layout.dtype.itemsize
+    reference = int(program.training.learns_preferences)
+    a_value = ((3 + reference) * layout.dtype.itemsize + (2 + reference) * layout.wire.itemsize) / layout.dtype.itemsize
     return others * config.num_layers / layout.stages * _stream_bytes(program) * a_value
 
 
 def _over_pipeline(program: Program) -> float:
     """Return what a stage hands on, forward and back, and twice the gradients of what is no layer."""
     shared = {path: x for path, x in program.abstract()["params"].items() if "layers" not in program.names[path]}
-    handed = 2 * program.training.mesh.pipeline_rounds * _stream_bytes(program)
+    ways = 3 if program.training.learns_preferences else 2
+    handed = ways * program.training.mesh.pipeline_rounds * _stream_bytes(program)
     return float(handed + 2 * _float32_bytes(shared))
 
 
@@ -106,7 +113,7 @@ def _over_context(program: Program) -> float:
     """
     config, layout = program.config, program.layout
     values = 2 * _rows(program) * config.seq_len * config.num_kv_heads * config.head_size // layout.mesh.shape["tensor"]
-    passes = 1.0 if config.remat == "none" else 2.0
+    passes = (1.0 if config.remat == "none" else 2.0) + program.training.learns_preferences
     if layout.context_strategy == "ring":
         passes += 1 if config.remat == "none" else 1 - 1 / (layout.context - 1)
     a_pass = float(config.num_layers // layout.stages * values)
@@ -124,7 +131,8 @@ def _over_tensor(program: Program) -> float:
     """Return the gathers and scatters of one position-wide stream's activations; an all-reduce is one of each."""
     config, layout = program.config, program.layout
     split = layout.splits_positions(config.seq_len)
-    moves = stream_moves(config.num_layers, config.block, config.remat, split=split)
+    has_reference = program.training.learns_preferences
+    moves = stream_moves(config.num_layers, config.block, config.remat, split=split, has_reference=has_reference)
     return _stream_bytes(program) * moves / layout.stages
 
 

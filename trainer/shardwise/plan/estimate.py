@@ -193,16 +193,17 @@ def _seconds(training: Training, of: _Sizes, spec: AcceleratorSpec, links: _Link
     inner, outer = shape.data_inner, shape.data * shape.context // shape.data_inner
     second = weights * (inner - 1) / inner if training.mesh.fsdp else 0.0
     first = weights * (outer - 1) / outer / inner if training.mesh.fsdp else 0.0
-    moves = stream_moves(of.layers, model.block, model.remat)
+    moves = stream_moves(of.layers, model.block, model.remat, has_reference=training.learns_preferences)
     stream = _tokens_at_once(training, of) * microbatches * of.embed * of.width
     over_tensor = stream / shape.pipeline * moves * (shape.tensor - 1) / shape.tensor
     to_experts = of.layers * stream / shape.pipeline * (shape.data_inner - 1) if of.apart else 0.0
     keys = _tokens_at_once(training, of) * shape.context * microbatches * 2 * of.kv_heads / shape.tensor * of.width
     is_ring, on_gpu = training.mesh.context_strategy == "ring", spec.platform == "gpu"
-    passes = (2 if model.remat == "none" else 3) + is_ring
+    reference = int(training.learns_preferences)  # it goes forward too
+    passes = (2 if model.remat == "none" else 3) + is_ring + reference
     over_context = of.layers * keys * passes * (shape.context - 1) / shape.context / shape.pipeline
     scattered = 0.0 if training.lora else 1.0  # beside computation on GPUs
-    hidden, waited = (2 + scattered, 0.0) if on_gpu else (2.0, scattered)
+    hidden, waited = (2 + reference + scattered, 0.0) if on_gpu else (2.0 + reference, scattered)
     beside = links.seconds(
         [
             *(("outer", hidden * first), ("inner", hidden * second + 3 * to_experts), ("tensor", over_tensor / 2)),
