@@ -16,7 +16,7 @@ from shardwise.job.resolve import resolve
 from shardwise.job.spec import BadSteps
 from shardwise.protocol.contract import ExitCode
 from shardwise.protocol.errors import JobError, NonFiniteError, StorageError
-from shardwise.train.bad_steps import Judge
+from shardwise.train.bad_steps import NO_PAST, Judge
 from shardwise.train.checkpoint import read_manifest
 from shardwise.train.loader import Loader
 from shardwise.train.metrics import MetricsLog, records
@@ -65,7 +65,7 @@ def test_the_limit_of_a_step_does_not_depend_on_when_it_is_asked_for() -> None:
         before = judge.limit(step + 1)
         judge.judge(step, 2.0 + 0.01 * math.sin(step), 1.0)
         assert judge.limit(step + 1) == before
-        assert judge.limit(step + 2) == Judge(_SPIKE, judge.losses).limit(step + 2)
+        assert judge.limit(step + 2) == Judge(_SPIKE, judge.past).limit(step + 2)
     assert math.isfinite(judge.limit(40))
 
 
@@ -78,7 +78,7 @@ def test_only_a_run_that_skips_spikes_holds_their_updates_back(action: Any, *, h
 
     assert math.isfinite(judge.limit_of_updates(9)) == held_back
     assert (judge.judge(9, 9.0, 1.0) is not None) == (action is not None)
-    assert bool(judge.losses) == (action is not None)
+    assert bool(judge.past.losses) == (action is not None)
 
 
 def test_the_last_losses_count_and_no_others_are_kept() -> None:
@@ -89,7 +89,52 @@ def test_the_last_losses_count_and_no_others_are_kept() -> None:
         assert judge.judge(step, loss, 1.0) is None
 
     assert judge.limit(30) == np.float32(fmean(losses[20:28]) + 3.0 * pstdev(losses[20:28]))
-    assert judge.losses == tuple(enumerate(losses, 1))[-10:]
+    assert judge.past.losses == tuple(enumerate(losses, 1))[-10:]
+
+
+def test_a_phase_is_judged_by_its_own_losses() -> None:
+    """From its first step, which left-out batches bring forward; and a judge that goes on within it, the same."""
+    words = ["training.data.train=[{name: a, paths: [a]}, {name: b, paths: [b]}]"]
+    words += ["training.data.phases=[{fromStep: 13, weights: {b: 1}}, {fromStep: 40, weights: {a: 1}}]"]
+    words += ["training.badSteps={lossSpike: skip, sigmas: 3, window: 8}", "training.steps=50"]
+    training = resolve(loads(SMALL, words)).spec.training
+    whole = Judge.of(training, NO_PAST, {3, 50})  # batch 13 is the 13th that is trained on
+    bad = []
+    for step in range(1, 50):
+        parts = Judge.of(training, whole.past, {3, 50})
+        level = 9.0 if 13 <= step < 40 else 2.0
+        assert parts.limit(step + 1) == whole.limit(step + 1)
+        assert math.isinf(whole.limit(step)) == (step < 6 or 13 <= step < 18 or 40 <= step < 45)
+        if whole.judge(step, level + 0.1 * (step % 2) + 9.0 * (step in (20, 21)), 1.0):
+            bad.append(step)
+    assert bad == [20, 21]
+
+
+def test_only_so_many_steps_are_skipped() -> None:
+    """Between two saves, whatever lies between them; and one after the other, saves and another judge or not."""
+    settings = BadSteps(non_finite="skip", max_skips=3)
+
+    def actions(steps: str, *, going_on: str = "") -> list[str | None]:
+        judge = Judge(settings)
+        found: list[str | None] = []
+        for step, kind in enumerate(steps, 1):
+            if kind in "|/":
+                judge.saved()
+            if kind == "/":
+                judge = Judge(settings, judge.past)
+            if kind in ".x":
+                verdict = judge.judge(step, math.nan if kind == "x" else 2.0, 1.0)
+                said = going_on and verdict.reason.partition(going_on)[2] if verdict else ""
+                found.append(verdict.action + said if verdict else None)
+        return found
+
+    assert actions("x.x.xx") == ["skip", None, "skip", None, "skip", "stop"]
+    assert actions("x.x.x|x.x") == ["skip", None, "skip", None, "skip", "skip", None, "skip"]
+    for save in "|/":
+        assert actions(f"x{save}x{save}x{save}x") == ["skip"] * 3 + ["stop"]
+        assert actions(f"xx{save}x.{save}xxx{save}") == ["skip"] * 3 + [None] + ["skip"] * 3
+    assert actions("xxxx", going_on=" numbers")[-1] == "stop, and 3 were skipped since the last save"
+    assert actions("x/x|xx", going_on=" numbers")[-1] == "stop, and the 3 steps before it were skipped"
 
 
 def test_going_back_wants_a_budget() -> None:
@@ -203,11 +248,20 @@ def test_a_run_without_bad_steps_is_the_same_whether_it_would_skip_them(run: Run
 
 
 def test_more_skips_than_allowed_end_the_run(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They count from the last save on."""
+    """They count from the last save on, unless all steps before that were skipped too, by this start or the last."""
     monkeypatch.setattr(Loader, "number", lambda _loader, step: _BAD_BATCH if step >= 2 else step)
     with pytest.raises(NonFiniteError, match=r"step 6: .*, and 3 were skipped since the last save"):
         run("one", "training.badSteps={nonFinite: skip, maxSkips: 3}", "training.checkpoint.everySteps=100")
-    assert run("other", "training.badSteps={nonFinite: skip, maxSkips: 3}") == ExitCode.OK
+    with pytest.raises(NonFiniteError, match=r"step 6: .*, and the 3 steps before it were skipped\. Nothing"):
+        run("other", "training.badSteps={nonFinite: skip, maxSkips: 3}")
+    assert run("parts", "training.badSteps={nonFinite: skip, maxSkips: 3}", steps=4) == ExitCode.OK
+    with pytest.raises(NonFiniteError, match=r"step 6: .*, and the 3 steps before it were skipped\. Nothing"):
+        run("parts", "training.badSteps={nonFinite: skip, maxSkips: 3}")
+    assert run.events("parts") == run.events("other") == [("skipped", _BAD_BATCH)] * 3 + [("nonfinite", _BAD_BATCH)]
+
+    monkeypatch.setattr(Loader, "number", lambda _loader, step: _BAD_BATCH if step >= 2 and step % 4 else step + 20)
+    assert run("good between", "training.badSteps={nonFinite: skip, maxSkips: 3}", steps=12) == ExitCode.OK
+    assert len(run.events("good between")) == 8
 
 
 def test_who_goes_back_leaves_the_batch_out(run: Run, tmp_path: Path) -> None:
@@ -306,3 +360,36 @@ def test_a_fork_onto_other_data_is_judged_by_its_own_losses(tmp_path: Path) -> N
     found = records(tmp_path / "metrics.jsonl")
     assert [record for record in found if record.get("event") == "skipped"] == []
     assert steps_of(tmp_path / "metrics.jsonl")[-1]["loss"] > 2 * learnt
+
+
+@pytest.mark.usefixtures("as_a_trainer")
+@pytest.mark.parametrize("action", ["skip", "rollBack"])
+def test_a_phase_of_harder_text_is_trained_on(tmp_path: Path, action: str) -> None:
+    """Its losses are no spikes beside those of the phase before, and are what one in it is a spike above.
+
+    So it is in a run that was stopped within the first steps of the phase, bit for bit.
+    """
+    easy, hard = tmp_path / "easy.txt", tmp_path / "hard.txt"
+    easy.write_text("ab" * 20_000)
+    hard.write_bytes(bytes(np.random.default_rng(0).integers(32, 127, 40_000, np.uint8)))
+    words = (
+        "training.model.layers=1",
+        "training.optimizer.learningRate=0.01",
+        f"training.data.train=[{{name: easy, paths: [{easy}]}}, {{name: hard, paths: [{hard}], weight: 0}}]",
+        "training.data.phases=[{fromStep: 20, weights: {hard: 1}}]",
+        f"training.badSteps={{lossSpike: {action}, window: 8}}",
+        "training.checkpoint.everySteps=5",
+        "recovery.restarts.nonfinite=2",
+    )
+    digests = []
+    for name, pieces in (("whole", [32]), ("parts", [22, 32])):
+        (tmp_path / name / "logs").mkdir(parents=True)
+        for steps in pieces:
+            assert run_here(tmp_path / name, *words, f"training.steps={steps}") == ExitCode.OK
+        losses = {record["step"]: record["loss"] for record in steps_of(tmp_path / name / "metrics.jsonl")}
+        assert [*losses] == [*range(1, 33)]
+        assert losses[21] > 3 * losses[20]
+        history = read_manifest(str(tmp_path / name / "checkpoints"), 32).history
+        assert history.losses == tuple((step, losses[step]) for step in range(23, 33))
+        digests.append(json.loads((tmp_path / name / "summary.json").read_text())["digest"])
+    assert digests[0] == digests[1]

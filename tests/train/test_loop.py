@@ -16,6 +16,7 @@ from shardwise.job.load import loads
 from shardwise.job.resolve import resolve
 from shardwise.protocol.contract import Control
 from shardwise.train import loop
+from shardwise.train.bad_steps import NO_PAST
 from shardwise.train.control import Controls
 from shardwise.train.loop import Loop, Outcome
 from shardwise.train.step import Metrics
@@ -51,7 +52,7 @@ class _Process:
             state={},
             first_step=0,
             own_step=None,
-            losses=(),
+            past=NO_PAST,
             left_out=(),
             evaluation=None,
             kept=None,

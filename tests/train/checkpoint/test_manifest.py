@@ -54,6 +54,18 @@ def test_history() -> None:
     assert "history" not in json.loads(encode(_manifest())[0])
 
 
+def test_skipped_steps_are_said_only_where_there_are_some() -> None:
+    """Releases that know no such count read the checkpoints of runs without; and theirs are of none."""
+    losses = History(losses=((7, 0.5),))
+    skipped = losses.model_copy(update={"skipped": 3})
+    without, some = (encode(_manifest().model_copy(update={"history": one}))[0] for one in (losses, skipped))
+
+    assert json.loads(without)["history"] == {"left_out": [], "losses": [[7, 0.5]]}
+    assert json.loads(some)["history"]["skipped"] == 3
+    assert decode(*encode(_manifest().model_copy(update={"history": skipped})), 3).history == skipped
+    assert decode(*encode(_manifest().model_copy(update={"history": losses})), 3).history.skipped == 0
+
+
 @pytest.mark.parametrize(
     "path", ["", "..", "a..b", "../a", "/a", "a/b", "a\\b", ".hidden", "a.", "a b", "x" * 201, "é"]
 )

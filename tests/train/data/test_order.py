@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.train.data.mixture import Mixture
-from shardwise.train.data.order import BLOCK_SAMPLES, Order, batch_number, permute
+from shardwise.train.data.order import BLOCK_SAMPLES, Order, batch_number, first_step, permute
 
 
 @settings(deadline=None, max_examples=50)
@@ -132,6 +132,10 @@ def test_a_batch_that_is_left_out_moves_those_after_it() -> None:
     """No other is left out or comes twice, in whichever order they were found bad."""
     assert [batch_number(step, ()) for step in range(4)] == [0, 1, 2, 3]
     assert [batch_number(step, (5, 1, 2)) for step in range(5)] == [0, 3, 4, 6, 7]
+    for left_out in ((), (5, 1, 2), (0,)):
+        for batch in range(9):
+            expected = next(step for step in range(10) if batch_number(step, left_out) >= batch)
+            assert first_step(batch, left_out) == expected
 
 
 def test_seeds_give_other_orders() -> None:

@@ -82,9 +82,10 @@ class Loop:
         profile, folder = start.job.spec.training.profile, directory.profile(peers.rank)
         self._profiler = Profiler(profile, folder, rank=peers.rank, step=start.step)
         self._saves = Saves(start, writer, phases, peers)
-        self._judge, self._num_skipped = Judge(start.job.spec.training.bad_steps, start.losses), 0
         self._probe, self._mfu = Probe(start.kept), mfu_of_one_token_a_second
         self._program = start.program
+        self._left_out = {*self._program.training.data.leave_out, *start.left_out}
+        self._judge = Judge.of(self._program.training, start.past, self._left_out)
         self._state: State = start.state
         self._completed_at = time.perf_counter()
         self._loss: float | None = None
@@ -150,14 +151,13 @@ class Loop:
         return self._finish(last, stopped=asked == Control.STOP and last < training.steps)
 
     def _finish(self, last: int, *, stopped: bool) -> Outcome:
-        self._saves.save_last(last, self._state, self._judge.losses)
+        self._saves.save_last(last, self._state, self._judge.past)
         digest = self._saves.digest(self._state)
         self._phases.switch_to(Phase.DONE)
         return Outcome(steps=last, loss=self._loss, digest=digest, stopped=stopped)
 
     def _training_loader(self) -> Loader:
-        left_out = {*self._program.training.data.leave_out, *self._start.left_out}
-        return self._loader(self._start.data.train.rows, left_out)
+        return self._loader(self._start.data.train.rows, self._left_out)
 
     def _loader(self, rows: Rows, left_out: Collection[int] = ()) -> Loader:
         sequences, seq_len = self._program.training.batch.sequences, self._program.config.seq_len
@@ -200,10 +200,7 @@ class Loop:
     def _handle_bad_step(self, number: int, values: Mapping[str, float], verdict: Verdict) -> None:
         """Report the step; raise NonFiniteError unless it is skipped, which its program has done already."""
         batch = self._training_loader().number(number - 1)
-        self._num_skipped += verdict.action == "skip"
-        spent = self._num_skipped > self._program.training.bad_steps.max_skips
-        action = "stop" if spent else verdict.action
-        event = {"skip": "skipped", "rollBack": "rolledBack", "stop": "nonfinite"}[action]
+        event = {"skip": "skipped", "rollBack": "rolledBack", "stop": "nonfinite"}[verdict.action]
         numbers = {"loss": values["loss"], "gradNorm": values["grad_norm"]}
         reason = f"step {number}: {verdict.reason}"
         self._report.event({"event": event, "step": number, "batch": batch, "reason": reason, **numbers})
@@ -215,9 +212,8 @@ class Loop:
             # Wait for rank 0: the first process that exits ends all others, and rank 0 must have written by then.
             self._peers.exchange("leave out", "")
             raise NonFiniteError(f"{reason}. The run goes back to its newest checkpoint, and leaves out batch {batch}")
-        skipped = f", and {self._num_skipped - 1} were skipped since the last save" if spent else ""
         raise NonFiniteError(
-            f"{reason}{skipped}. Nothing of this step was saved: lower optimizer.learningRate, lengthen the warm-up, "
+            f"{reason}. Nothing of this step was saved: lower optimizer.learningRate, lengthen the warm-up, "
             "look at the data, or set training.badSteps, and run again"
         )
 
@@ -246,5 +242,5 @@ class Loop:
         self._report.evaluated(number, as_record(means), time.perf_counter() - began)
 
     def _save(self, number: int) -> None:
-        self._saves.save(number, self._state, self._judge.losses)
-        self._num_skipped = 0
+        self._saves.save(number, self._state, self._judge.past)
+        self._judge.saved()

@@ -4,6 +4,7 @@ import time
 from functools import partial
 
 from shardwise.protocol.contract import Phase
+from shardwise.train.bad_steps import Past
 from shardwise.train.checkpoint import CheckpointWriter, History, SaveTicket
 from shardwise.train.digest import combine, to_hex
 from shardwise.train.peers import Peers
@@ -30,10 +31,10 @@ class Saves:
         self._ticket: SaveTicket | None = None
         self._saved_step = start.own_step
 
-    def save(self, step: int, state: State, losses: tuple[tuple[int, float], ...]) -> None:
+    def save(self, step: int, state: State, past: Past) -> None:
         """Copy the state to the host, and let the writer do the rest while training goes on.
 
-        `losses` are the good steps before it, for whoever continues from this checkpoint.
+        `past` is of the steps up to it, for whoever continues from this checkpoint.
         """
         if self._saved_step == step:
             return
@@ -43,20 +44,20 @@ class Saves:
                 flat(without_base(state)),
                 digester=self._start.digester,
                 identity=self._start.identity,
-                history=History(left_out=self._start.left_out, losses=losses),
+                history=History(left_out=self._start.left_out, losses=past.losses, skipped=past.skipped),
                 overwrite=self._start.forked or step in self._start.refused,
                 beat=self._phases.beat,
             )
         self._saved_step = step
 
-    def save_last(self, step: int, state: State, losses: tuple[tuple[int, float], ...]) -> None:
+    def save_last(self, step: int, state: State, past: Past) -> None:
         """Save the last state, and wait until it is committed.
 
         An earlier save that fails is made up for by the next one. After the last there is none, so it is repeated.
         """
         waits_seconds = [*_LAST_SAVE_WAITS_SECONDS]
         while True:
-            self.save(step, state, losses)
+            self.save(step, state, past)
             with self._phases.entered(Phase.SAVE):
                 self._writer.wait(self._phases.beat)
                 error = self._ticket.error if self._ticket else None

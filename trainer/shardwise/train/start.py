@@ -25,6 +25,7 @@ from shardwise.protocol.errors import DataError
 from shardwise.protocol.evaluated import HELD_OUT
 from shardwise.protocol.orders import Orders
 from shardwise.protocol.text import any_of
+from shardwise.train.bad_steps import NO_PAST, Past
 from shardwise.train.base import Base
 from shardwise.train.checkpoint import Manifest, prepare_bucket, set_aside
 from shardwise.train.config import GptConfig
@@ -77,13 +78,12 @@ class Start:
     """Steps whose checkpoints were damaged, so that saving them again replaces them."""
 
     @property
-    def losses(self) -> tuple[tuple[int, float], ...]:
-        """Step and loss of the last good steps, by which a spike is known: none in a fork, or from another run.
-
-        There they may be of other data, beside which every loss is a spike.
-        """
-        goes_on = self.own_step is not None and not self.forked
-        return self.restored_from.history.losses if self.restored_from and goes_on else ()
+    def past(self) -> Past:
+        """What steps are judged by: nothing in a fork, or from another run, whose losses may be of other data."""
+        if self.restored_from is None or self.own_step is None or self.forked:
+            return NO_PAST
+        history = self.restored_from.history
+        return Past(losses=history.losses, skipped=history.skipped)
 
 
 def build(job: TrainingJob, devices: list[jax.Device], *, tokenizer_size: int | None = None) -> Program:

@@ -104,10 +104,13 @@ class BadSteps(StrictModel):
         6.0, gt=0, le=1000, description="Standard deviations above the mean at which a loss is a spike."
     )
     window: Annotated[int, Unit("steps")] = Field(
-        128, ge=4, le=4096, description="Steps that the mean is of; there must be half of them."
+        128, ge=4, le=4096, description="Steps of one phase that the mean is of; there must be half of them."
     )
     max_skips: Annotated[int, Unit("steps")] = Field(
-        10, ge=1, le=100000, description="Steps that are skipped at most between two saves."
+        10,
+        ge=1,
+        le=100000,
+        description="Steps that are skipped at most between two saves, and at most one after the other over all saves.",
     )
 
 

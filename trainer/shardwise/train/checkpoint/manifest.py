@@ -67,6 +67,8 @@ class History(_Model):
     """Batches, counted from 0, that the run has left out by itself, ascending."""
     losses: Annotated[tuple[tuple[int, float], ...], Field(max_length=10_000)] = ()
     """(step, loss) of the last steps, ascending: what a spike would be one above."""
+    skipped: Annotated[int, Field(ge=0, le=MAX_INT32, exclude_if=lambda steps: steps == 0)] = 0
+    """How many of the last steps were skipped, one after the other; unsaid if it is 0, as for `history` below."""
 
 
 NO_HISTORY = History()

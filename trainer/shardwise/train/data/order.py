@@ -148,6 +148,11 @@ def batch_number(step: int, left_out: Collection[int]) -> int:
     return number
 
 
+def first_step(batch: int, left_out: Collection[int]) -> int:
+    """Return the step, counted from 0, from which on batches have at least a number: the inverse of `batch_number`."""
+    return batch - sum(other < batch for other in {*left_out})
+
+
 def permute(indices: Int64Array, size: int, keys: UInt64Array) -> Int64Array:
     """Map each of 0..size-1 to another, one to one, by a permutation that its key chooses; keys [index].
 
