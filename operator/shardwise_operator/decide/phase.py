@@ -33,12 +33,13 @@ def with_phase(seen: Observed, now: float) -> State:
     if seen.queued and not pods:
         return queueing.with_phase(seen, now)
     reason, message = pending_reason(seen, now)
+    message = queueing.without_held(message)  # that of a backoff is the last pass's own
     placed: ConditionStatus = TRUE if reason == reasons.PLACED else FALSE
     state = queueing.with_admission(seen, seen.state)
     state = state.with_condition(reasons.SCHEDULED, placed, reason, message, now=now)
     if len(pods) < len(seen.hosts) or any(not pod.running for pod in pods):
         phase = Phase.RECOVERING if state.phase in _HAS_RUN else Phase.PENDING
-        message = "; ".join(filter(None, (message, queueing.held(seen))))
+        message = queueing.with_held(seen, message)
         return _with_stall(state, reason, "", stalled=False, now=now).at(phase, FALSE, reason, message, now=now)
     state = replace(state, ran_at=state.ran_at or max((pod.started_at for pod in pods if pod.started_at), default=now))
     status = seen.fresh_status(now)

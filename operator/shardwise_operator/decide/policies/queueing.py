@@ -20,6 +20,7 @@ from shardwise_operator.runtime.kinds import WORKLOADS, timestamp
 
 # No watch tells of a class of priority, or of a flavor.
 _LOOK_AGAIN_SECONDS = 15.0
+_AND, _HELD = "; ", "quota is held since"
 # What a job could lose is what it did since its last checkpoint. Each step of the boost is a write, so there are few.
 _BOOSTED_AFTER_SECONDS = (300.0, 1200.0, 4800.0)
 
@@ -131,7 +132,17 @@ def held(seen: Observed) -> str:
         return ""
     since = seen.queueing.workload.admitted_at or 0.0
     ends = f"it is given back at {timestamp(until)} (recovery.startWithin)"
-    return f"quota is held since {timestamp(since)}, and unless all pods run {ends}"
+    return f"{_HELD} {timestamp(since)}, and unless all pods run {ends}"
+
+
+def with_held(seen: Observed, message: str) -> str:
+    """Return a message that says of an idle job since when and until when it holds quota, too."""
+    return _AND.join(filter(None, (message, held(seen))))
+
+
+def without_held(message: str) -> str:
+    """Return a message as it was before `with_held`: one that is written again would grow with each pass."""
+    return "" if message.startswith(_HELD) else message.partition(f"{_AND}{_HELD}")[0]
 
 
 def why_queued(seen: Observed, now: float) -> tuple[str, str]:

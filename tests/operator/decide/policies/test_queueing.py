@@ -114,6 +114,20 @@ def test_a_job_queues_once_its_last_pod_has_ended() -> None:
     assert (_made(early), _made(late)) == ([], ["Workload"])
 
 
+def test_what_is_said_of_a_backoff_does_not_grow() -> None:
+    """The message of a pass is the next one's own: said again with what is added, each write would bring the next."""
+    why = "host 1 was missing for 600 s; all are given back"
+    state = begun(Phase.RECOVERING, pods={}, attempts={"0-0": 1, "0-1": 1}, not_before=NOW + 60, message=why)
+    first = _plan(seen(state, queueing=admitted())).state
+    second = _plan(seen(first, queueing=admitted())).state
+
+    assert (first.reason, first.message.partition("; quota is held since")[0]) == ("Backoff", why)
+    assert "recovery.startWithin" in first.message
+    assert second == first
+    grown = replace(state, message=f"{first.message}{first.message.removeprefix(why)}")
+    assert _plan(seen(grown, queueing=admitted())).state.message == first.message
+
+
 def test_a_job_that_is_taken_out_of_its_queue_frees_its_quota() -> None:
     """It goes on without one."""
     plan = _plan(seen(begun(), pod(), pod("0-1"), queueing=replace(admitted(), queue="")))
