@@ -151,6 +151,7 @@ def plan_pod(attempt: int = 0, *, phase: str = "Running", **fields: Any) -> Pod:
         "phase": phase,
         "node": f"node-{PLAN}",
         "address": "10.0.1.1",
+        "created_at": NOW - 60,
         "ready": phase == "Running",
         **fields,
     }

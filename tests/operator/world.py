@@ -117,7 +117,8 @@ class World:
         if self.find(kind, manifest["metadata"]["name"]):
             raise error_of(409, {"reason": "AlreadyExists"})
         fresh = {"status": {"phase": "Pending", "conditions": []}} if kind == PODS else {}
-        return self.put(kind, {**manifest, **fresh, "metadata": {**manifest["metadata"], "namespace": "default"}})
+        given = {"namespace": "default", "creationTimestamp": timestamp(self.now)}
+        return self.put(kind, {**manifest, **fresh, "metadata": {**manifest["metadata"], **given}})
 
     def apply(self, kind: Kind, manifest: Object) -> None:
         """Write over an object of this UID."""

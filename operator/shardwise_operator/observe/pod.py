@@ -44,6 +44,7 @@ class Pod:
         selector: the labels that its node must have.
         image_id: the image of its container as its node reports it; "" before it runs.
         address: its IP; None before it has one.
+        created_at: when it was created; None of a host's pod, of which nothing goes by that.
         placed_at: when it was bound to its node.
         started_at: when its container began to run; None while it does not.
         others_run: whether containers run in it that are not ours. The phase does not tell: the kubelet reports the end
@@ -74,6 +75,7 @@ class Pod:
     selector: Mapping[str, str] = field(default_factory=dict)
     image_id: str = ""
     address: str | None = None
+    created_at: float | None = None
     placed_at: float | None = None
     started_at: float | None = None
     others_run: bool = False
@@ -131,6 +133,8 @@ def host_of(raw: Mapping[str, Any]) -> str:
 def trimmed(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a pod that `read_pod` reads: thousands are held in memory, and most of each is its spec."""
     kept: dict[str, Any] = _part({"spec": {}, "status": {}, **raw}, _READ)
+    if pods.PLAN_LABEL in raw["metadata"].get("labels", {}) and "creationTimestamp" in raw["metadata"]:
+        kept["metadata"]["creationTimestamp"] = raw["metadata"]["creationTimestamp"]
     if conditions := kept["status"].get("conditions"):
         kept["status"]["conditions"] = [each for each in conditions if each["type"] in _CONDITIONS]
     return kept
@@ -161,6 +165,7 @@ def read_pod(raw: Mapping[str, Any]) -> Pod:
         selector=raw["spec"].get("nodeSelector", {}),
         image_id=container.get("imageID", ""),
         address=status.get("podIP"),
+        created_at=_time(metadata.get("creationTimestamp")) if own == pods.PLAN else None,
         placed_at=_time(hold.get("PodScheduled", {}).get("lastTransitionTime")),
         started_at=_time(container.get("state", {}).get("running", {}).get("startedAt")),
         others_run=any("running" in each.get("state", {}) for each in others),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from shardwise_operator.observe.pod import host_of, read_pod, trimmed
+from shardwise_operator.runtime.kinds import seconds_of
 
 _WRITTEN = Path(__file__).parents[1] / "releases" / "contract-3" / "pod.json"
 _SINCE = "2026-11-25T03:00:00Z"
@@ -67,6 +68,17 @@ def test_what_is_held_reads_as_the_whole(status: dict[str, Any]) -> None:
     assert read_pod(held) == read_pod(before)
     assert host_of(held) == host_of(before)
     assert whole == before
+
+
+def test_of_a_plan_s_pod_it_is_held_when_it_was_created() -> None:
+    """Its time to start counts from there; of the pods of hosts, of which there are thousands, nothing goes by that."""
+    host = _of_a_cluster()
+    plan = deepcopy(host)
+    plan["metadata"]["labels"]["shardwise.dev/plan"] = "true"
+
+    assert read_pod(trimmed(plan)) == read_pod(plan)
+    assert read_pod(trimmed(plan)).created_at == seconds_of(plan["metadata"]["creationTimestamp"])
+    assert read_pod(trimmed(host)).created_at is None
 
 
 def test_what_is_held_is_a_small_part() -> None:

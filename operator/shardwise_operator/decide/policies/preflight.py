@@ -72,8 +72,10 @@ def wake(seen: Observed, now: float) -> float | None:
     pod = seen.current(PLAN)
     if not seen.state.planning or seen.made_of is None or pod is None or pod.phase != "Pending":
         return None
-    since = max(seen.state.started_at or 0.0, seen.state.not_before or 0.0)
-    return max(0.0, since + seen.made_of.job.spec.recovery.start_within.seconds - now)
+    if pod.created_at is None:
+        return None
+    # Not from when it was to be made: a quota of its namespace may have kept it out for longer.
+    return max(0.0, pod.created_at + seen.made_of.job.spec.recovery.start_within.seconds - now)
 
 
 def _of_its_pod(seen: Observed, now: float) -> Plan | None:

@@ -281,10 +281,21 @@ def test_a_plan_that_runs_may_take_its_time() -> None:
 def test_startwithin_counts_from_the_last_try() -> None:
     """A plan that was replaced late in its time has all of it again."""
     state = _begun(started_at=NOW - 1800, not_before=NOW - 10)
-    plan = _decide(_planning(plan_pod(phase="Pending", node=None), state=state))
+    plan = _decide(_planning(plan_pod(phase="Pending", node=None, created_at=NOW - 10), state=state))
 
     assert plan.state.phase == Phase.PENDING
     assert plan.requeue_after_seconds == 1790.0
+
+
+def test_startwithin_counts_from_when_its_pod_is_there() -> None:
+    """The quota of the namespace may have been full for longer: the job has not failed once it is free."""
+    made = plan_pod(phase="Pending", node=None, created_at=NOW)
+    observed = _planning(made, state=_begun(started_at=NOW - 3600))
+
+    plan, late = _decide(observed), _decide(observed, NOW + 1800)
+
+    assert (plan.state.phase, plan.requeue_after_seconds) == (Phase.PENDING, 1800.0)
+    assert late.state.reason == PREFLIGHT_FAILED
 
 
 def test_a_suspend_takes_it_away() -> None:
