@@ -35,8 +35,8 @@ def pod_problems(pods: Sequence[Pod]) -> Iterator[tuple[str, str]]:
 def _reasons(seen: Observed, now: float) -> Iterator[tuple[str, str]]:
     pods = seen.current_pods()
     yield from pod_problems(pods)
-    others = {*seen.state.pods, *seen.absent_hosts}
-    ending = [pod.name for pod in seen.pods if pod.key not in others and not pod.ended]
+    missing = {*seen.hosts} - seen.state.pods.keys()
+    ending = [pod.name for pod in seen.pods if pod.key in missing and not pod.ended]
     if ending:
         yield reasons.ENDING, f"{counted(ending)} must end before another takes its place"
     if seen.state.not_before is not None and now < seen.state.not_before:

@@ -67,14 +67,15 @@ def compose(seen: Observed, plan: Plan, outcome: Outcome, old: Mapping[str, Any]
 
 
 def _with_pods(seen: Observed, state: State, outcome: Outcome) -> State:
-    """Return the state with the UID of every current pod that exists."""
+    """Return the state with the UID of every current pod that exists.
+
+    A host that the job no longer has keeps its number: a pod of it that cannot end is of an earlier round.
+    """
     if state.finished or state.phase == Phase.SUSPENDED:
         return state
-    counted = [pod for pod in seen.pods if pod.key != PLAN or state.planning]
+    counted = [pod for pod in seen.pods if pod.round == state.round and (pod.key != PLAN or state.planning)]
     known = {pod.key: pod.uid for pod in counted if state.attempts.get(pod.key) == pod.attempt}
     made = {host_of(pod): pod["metadata"]["uid"] for pod in outcome.pods}
-    if state.round != seen.state.round:  # it begins, perhaps with its pods
-        known = {}
     return replace(state, pods={**state.pods, **known, **made})
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.operator.building import NOW, begun, pod, seen
+from tests.operator.building import NOW, begun, manifest, pod, seen, snapshot
 
 from shardwise.protocol.pods import SLICE_GATE
 from shardwise.protocol.run_status import RunSummary
@@ -126,6 +126,13 @@ def test_a_replacement_that_cannot_be_made_yet_says_why() -> None:
     assert over.reason == "Scheduling"
 
 
+def test_a_pod_of_a_host_that_the_job_no_longer_has_keeps_nothing_waiting() -> None:
+    """It cannot end on a silent node, and no other takes its place: the round has fewer hosts."""
+    state = with_phase(seen(begun(), *PODS, pod("1-0", deleting_at=NOW - 90), poll=_poll()), NOW)
+
+    assert _said(state, "Scheduled") == ("True", "Placed")
+
+
 def test_times_of_conditions_stay_where_their_status_does() -> None:
     """LastTransitionTime is of the status, not of the words."""
     first = with_phase(seen(begun(), *PODS, poll=_poll()), NOW)
@@ -140,10 +147,11 @@ def test_times_of_conditions_stay_where_their_status_does() -> None:
 
 def test_of_many_pods_that_end_the_first_are_named() -> None:
     """With their number: all names of the largest job would be more than a status takes."""
-    hosts = [f"0-{number}" for number in range(1000)]
+    made_of = snapshot(manifest(hardware={"accelerator": "cpu-sim", "topology": "64x1", "slices": 16}))
+    hosts = made_of.hosts
     ending = [pod(host, deleting_at=NOW + 30) for host in hosts]
 
-    state = with_phase(seen(begun(attempts=dict.fromkeys(hosts, 1), pods={}), *ending), NOW)
+    state = with_phase(seen(begun(attempts=dict.fromkeys(hosts, 1), pods={}), *ending, made_of=made_of), NOW)
 
-    named = "job-0-0-0, job-0-1-0, job-0-2-0, job-0-3-0, ... (1000 in all)"
+    named = "job-0-0-0, job-0-1-0, job-0-2-0, job-0-3-0, ... (1024 in all)"
     assert (state.reason, state.message) == ("PodEnding", f"{named} must end before another takes its place")

@@ -84,6 +84,16 @@ def test_saves_that_fail_are_told_until_one_succeeds() -> None:
     assert "failedSaves" not in _compose(seen(begun(), *ended, poll=later), first)
 
 
+def test_a_pod_of_a_host_that_the_job_no_longer_has_is_none_of_the_round() -> None:
+    """Its host keeps its number, and the pod is there for as long as its node is silent."""
+    attempts = {"0-0": 1, "0-1": 1, "1-0": 0}
+    state = begun(Phase.PENDING, round=1, attempts=attempts, pods={"0-0": "uid-0-0-1"})
+    left = pod("1-0", deleting_at=NOW - 90)
+    composed = _compose(seen(state, pod(attempt=1, round=1), pod("0-1", 1, round=1), left))
+
+    assert composed["pods"] == {"0-0": "uid-0-0-1", "0-1": "uid-0-1-1"}
+
+
 def test_time_alone_is_no_news() -> None:
     """A pass for another reason does not write the same figures with another time."""
     first = _compose(seen(begun(), pod(), pod("0-1"), poll=_told(step=10)))

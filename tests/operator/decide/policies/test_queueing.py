@@ -13,8 +13,11 @@ from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.priority import Priority
 from shardwise_operator.observe.queueing import Queueing
 from shardwise_operator.observe.state import Phase, State
+from shardwise_operator.observe.state_fields import read_state
 from shardwise_operator.reasons import ADMITTED
 from shardwise_operator.runtime.kinds import PODS, WORKLOADS, condition_of
+from shardwise_operator.write.apply import Outcome
+from shardwise_operator.write.status import compose
 
 BOOSTING = replace(SETTINGS, kueue=True, kueue_priority_boost=True)
 NEW = Queueing(queue="team", priority=Priority())
@@ -126,6 +129,22 @@ def test_what_is_said_of_a_backoff_does_not_grow() -> None:
     assert second == first
     grown = replace(state, message=f"{first.message}{first.message.removeprefix(why)}")
     assert _plan(seen(grown, queueing=admitted())).state.message == first.message
+
+
+def test_a_job_that_is_resumed_with_fewer_hosts_queues_once() -> None:
+    """A pod of a host that it no longer has, on a silent node, is none to be stopped: it would begin round on round."""
+    state = begun(Phase.SUSPENDED, hosts=("0-0", "0-1", "1-0"), pods={})
+    left = pod("1-0", deleting_at=NOW - 3600)
+    now, queueing, made = NOW, NEW, list[str]()
+    for _ in range(6):
+        observed = seen(state, left, queueing=queueing)
+        plan = decide(observed, SETTINGS, now)
+        written = compose(observed, plan, Outcome(), {}, now)
+        state, made, now = read_state(written), made + _made(plan), now + 10.0
+        queueing = Queueing(queue="team", workload=workload()) if made else NEW
+
+    assert (state.round, made) == (1, ["Workload"])
+    assert (state.reason, state.message) == ("Queued", "in the queue team")
 
 
 def test_a_job_that_is_taken_out_of_its_queue_frees_its_quota() -> None:
