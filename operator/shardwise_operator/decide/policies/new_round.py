@@ -79,8 +79,10 @@ def next_round(
         state = charged
     phase = Phase.PENDING if wait_seconds else Phase.RECOVERING
     number = seen.state.round + 1
+    # Without a class nothing tells the hosts, and those that have had pods need others all the same.
+    hosts = seen.hosts or tuple(host for host in state.attempts if host != PLAN)
     state = replace(
-        with_slices(seen, state.renewed(seen.hosts), now),
+        with_slices(seen, state.renewed(hosts), now),
         phase=phase,
         round=number,
         sealed_round=number,

@@ -70,13 +70,16 @@ def decide(seen: Observed, now: float) -> Plan | None:
         return endings.failed(seen, _reason(record), failure_message(record), now)
     if seen.suspend or seen.state.phase in (Phase.SUSPENDING, Phase.SUSPENDED):
         return None  # the run was saved because it was asked to: suspension.py goes on
+    if deadline.passed(seen, now):
+        return endings.failed(seen, DEADLINE, f"saved and stopped at its deadline: {record.message}", now)
     return _next_round(seen, record, now)
 
 
 def _next_round(seen: Observed, record: TerminationRecord, now: float) -> Plan:
     """Start another round of a run that stopped before its end, because of a missing host or for no known reason."""
-    if deadline.passed(seen, now):
-        return endings.failed(seen, DEADLINE, f"saved and stopped at its deadline: {record.message}", now)
+    if seen.made_of is None:  # nothing tells what it may cost; the round that begins waits for the class
+        reason = PODS_RELEASED if record.code == ExitCode.HOSTS_MISSING else SAVED_UNEXPECTEDLY
+        return new_round.next_round(seen, None, reason, record.message, now)
     if record.code == ExitCode.HOSTS_MISSING:
         if (fewer := fewer_slices.without_the_missing(seen, record.message, now)) is not None:
             return fewer

@@ -1,13 +1,16 @@
 """The end of a run: what its last records say becomes of the job."""
 
+from typing import Any
+
 import pytest
-from tests.operator.building import NOW, begun, manifest, pod, record, seen, snapshot
+from tests.operator.building import NOW, SETTINGS, begun, manifest, pod, record, seen, snapshot
 
 from shardwise.protocol.contract import ExitCode
-from shardwise_operator.decide.plan import Plan
+from shardwise_operator.decide.decide import decide
+from shardwise_operator.decide.plan import Create, Plan
 from shardwise_operator.decide.policies import outcome
 from shardwise_operator.observe.state import Phase
-from shardwise_operator.reasons import FALSE, SAVED_UNEXPECTEDLY, TRUE, Lost
+from shardwise_operator.reasons import FALSE, INVALID, PODS_RELEASED, SAVED_UNEXPECTEDLY, TRUE, Lost
 
 
 def test_complete() -> None:
@@ -184,3 +187,21 @@ def test_a_deadline_that_was_made_longer_costs_no_restart(now_asked: float | Non
     assert "stopped at the deadline that its round began with, 3600 s, and goes on" in at_it.state.message
     assert before is not None
     assert before.state.phase == Phase.FAILED
+
+
+@pytest.mark.parametrize(("code", "reason"), [(80, SAVED_UNEXPECTEDLY), (87, PODS_RELEASED)])
+def test_a_run_that_goes_on_without_its_snapshot_and_its_class_begins_another_round(code: int, reason: str) -> None:
+    """Free of charge, for nothing tells its budgets; it waits for its class, and then has pods with other names."""
+    pods = [pod(host, phase="Failed", record=record(code, message="as it was")) for host in ("0-0", "0-1")]
+    lost: dict[str, Any] = {"snapshot": None, "desired": None, "problem": "no such class"}
+
+    plan = decide(seen(begun(), *pods, **lost), SETTINGS, NOW)
+    waits = decide(seen(plan.state, *pods, **lost), SETTINGS, NOW)
+    back = decide(seen(waits.state, *pods, snapshot=None), SETTINGS, NOW)
+
+    assert (plan.state.round, plan.state.reason, plan.state.message) == (1, reason, "as it was")
+    assert (plan.state.charged, plan.state.losses) == ({}, {})
+    assert (waits.state.round, waits.state.reason, waits.state.message) == (1, INVALID, "no such class")
+    made = {step.manifest["metadata"]["name"] for step in back.steps if isinstance(step, Create)}
+    assert {"job-shardwise-1", "job-0-0-1", "job-0-1-1"} <= made
+    assert (back.state.round, back.state.charged) == (1, {})
