@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.console import Console
 from tests.cli.test_status import LIVE
-from tests.page.building import make_run
+from tests.page.building import lose_number, make_run
 
 from shardwise.cli.screen import Size, screen
 from shardwise.page.document import Notice, PageDocument
@@ -49,6 +49,15 @@ def test_what_is_shown(tmp_path: Path) -> None:
     assert "training loss" in text
     assert "■ step 62%   ■ start 25%   ■ recovery 10%   ■ lostSteps 2%" in text
     assert "saveFailed at step 5" in lines[-1]
+
+
+def test_a_loss_that_is_no_number(tmp_path: Path) -> None:
+    """It is said of the newest step and the newest evaluation, and no older number in its place."""
+    directory = make_run(tmp_path / "run")
+    lose_number(directory)
+    found = drawn(gather(directory), None, Size(120, 50))
+    assert found[2].startswith("loss nan   held-out loss nan   tokens/s")
+    assert "evaluated books nan" in found
 
 
 def test_what_is_said_in_one_line_each(tmp_path: Path) -> None:

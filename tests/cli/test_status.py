@@ -326,6 +326,16 @@ def test_human_view(tmp_path: Path, command: Command) -> None:
     assert "seconds compile 3.5" in lines
 
 
+def test_a_loss_that_is_no_number(tmp_path: Path, command: Command) -> None:
+    """It is said so; as JSON, which has no such number, it is null."""
+    directory = make_run(tmp_path / "run")
+    with (directory / "metrics.jsonl").open("a", encoding="utf-8") as metrics:
+        metrics.write('{"step": 11, "loss": null, "tokensPerSecond": 1024.0}\n')
+    shown = [" ".join(line.split()) for line in command("status", str(directory)).out.splitlines()]
+    assert shown[shown.index("step 11 of 100") + 1] == "loss nan"
+    assert json.loads(command("status", str(directory), "--json").out)["loss"] is None
+
+
 def test_plot(tmp_path: Path, command: Command) -> None:
     """--plot draws the curve below the facts, no wider than the terminal."""
     ended = command("status", str(make_run(tmp_path / "run")), "--plot")

@@ -101,6 +101,13 @@ def make_run(directory: Path) -> Path:
     return directory
 
 
+def lose_number(directory: Path) -> None:
+    """Append a step and its evaluation to a run, whose losses are no numbers."""
+    results = {"heldOutLoss": None, "heldOutAccuracy": 0.1, "sets": {"books": {"loss": None, "accuracy": 0.1}}}
+    with (directory / "metrics.jsonl").open("a", encoding="utf-8") as metrics:
+        metrics.write(lines([{**step(7), "loss": None}, {"event": "evaluated", "step": 7, **results}]))
+
+
 def make_program_run(directory: Path, **numbers: float) -> Path:
     """Make the directory of a run of an own program, which reports these numbers at each of four steps."""
     directory.mkdir()

@@ -1,6 +1,7 @@
 """shardwise.page.curves: metrics.jsonl as curves, whole and thinned."""
 
 import json
+import math
 import random
 from pathlib import Path
 
@@ -45,6 +46,22 @@ def test_what_is_no_number_is_no_point(tmp_path: Path) -> None:
     assert metrics.last_step == 3
 
 
+def test_the_newest_value_may_be_no_number(tmp_path: Path) -> None:
+    """It is NaN then, not the number before it; a number after it, and a start from before it, end that."""
+    begun, evaluated = started(0, 0), {"event": "evaluated", "step": 2, "heldOutLoss": None}
+    first = [begun, step(1, 7.0), {**evaluated, "step": 1, "heldOutLoss": 2.4}]
+    bad = [*first, {**step(2), "loss": None}, evaluated]
+    metrics = read(tmp_path / "metrics.jsonl", lines(bad))
+    assert [math.isnan(metrics.last(name) or 0.0) for name in ("loss", "heldOutLoss")] == [True, True]
+    assert (metrics.last("mfu"), metrics.recent("tokensPerSecond")) == (0.25, 1001.5)
+    metrics = read(tmp_path / "metrics.jsonl", lines([*bad, step(3, 6.5)]))
+    assert metrics.last("loss") == 6.5
+    metrics = read(tmp_path / "metrics.jsonl", lines([*bad, started(1, 1)]))
+    assert (metrics.last("loss"), metrics.last("heldOutLoss")) == (7.0, 2.4)
+    metrics = read(tmp_path / "metrics.jsonl", lines([begun, step(1), {"step": 2, "stepSeconds": 0.5}]))
+    assert metrics.last("loss") == 1.0, "a step that has no loss does not say that it was no number"
+
+
 def test_only_what_is_new_is_read(tmp_path: Path) -> None:
     """What is appended later is taken in, half a line once it is whole: the result is that of one reading."""
     path, text = tmp_path / "metrics.jsonl", lines(METRICS)
@@ -87,13 +104,13 @@ def test_a_short_curve_keeps_every_point() -> None:
 
 
 def test_each_set_has_a_curve(tmp_path: Path) -> None:
-    """The losses of named sets lie beside those of held-out documents, and one that was no number is no point."""
+    """The losses of named sets lie beside those of held-out documents; one that was no number is NaN, and no point."""
     sets = [
         {"event": "evaluated", "step": at, "sets": {"books": {"loss": loss, "accuracy": 0.5}}}
         for at, loss in ((1, 3.0), (2, None))
     ]
     metrics = read(tmp_path / "metrics.jsonl", lines([step(1), sets[0], step(2), sets[1]]))
-    assert metrics.set_losses() == {"books": 3.0}
+    assert (list(metrics.set_losses()), math.isnan(metrics.set_losses()["books"])) == (["books"], True)
     assert [series.name for series in metrics.series() if series.name.startswith("books")] == ["books/loss"]
     metrics = read(tmp_path / "metrics.jsonl", lines([step(1), sets[0], started(0, 1)]))
     assert metrics.set_losses() == {}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.page.browser import Browser, with_script
-from tests.page.building import BEGAN, HOSTILE, lines, make_program_run, make_run, step
+from tests.page.building import BEGAN, HOSTILE, lines, lose_number, make_program_run, make_run, step
 
 from shardwise.cli.status import STATUSES
 from shardwise.page.document import PageDocument
@@ -67,6 +67,16 @@ def test_policy_allows_its_own_script_alone(tmp_path: Path) -> None:
         assert f"{tag}-src 'sha256-{digest}'" in policy
     assert policy.startswith("default-src 'none'")
     assert "unsafe" not in policy
+
+
+def test_a_loss_that_is_no_number(browser: Browser, tmp_path: Path) -> None:
+    """The figures say nan where the newest loss was none, not the number before it."""
+    directory = make_run(tmp_path / "run")
+    lose_number(directory)
+    shown = browser.shown(render(gather(directory)))
+    figures = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)<", shown))
+    assert [figures[name] for name in ("loss", "held-out loss", "loss on books")] == ["nan"] * 3
+    assert "data-error" not in shown
 
 
 def test_browser_shows_every_part(browser: Browser, tmp_path: Path) -> None:

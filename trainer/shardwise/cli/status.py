@@ -104,8 +104,8 @@ def _lines(run: RunOverview) -> Iterator[tuple[str, str]]:
         yield "restarts", ", ".join(f"{cause} {count}" for cause, count in known["restarts"].items() if count)
         yield from _last_restart(run.directory)
     yield "step", f"{run.step:,}" + (f" of {run.num_steps:,}" if run.num_steps else "")
-    if known["loss"] is not None:
-        yield "loss", f"{known['loss']:.4f}"
+    if run.records and "loss" in run.records[-1]:
+        yield "loss", _loss(known["loss"])
     if known["evaluated"]:
         yield "evaluated", escape(_evaluated(**known["evaluated"]))
     if known["tokensPerSecond"] is not None:
@@ -132,8 +132,12 @@ def _status(run: RunOverview) -> str:
 def _evaluated(step: int, sets: Mapping[str, Mapping[str, float | None]]) -> str:
     """Return the losses of the newest evaluation; of a set whose loss was not a number, that it was none."""
     losses = {"held-out" if name == HELD_OUT else name: values["loss"] for name, values in sets.items()}
-    words = ", ".join(f"{name} {'nan' if loss is None else f'{loss:.4f}'}" for name, loss in losses.items())
+    words = ", ".join(f"{name} {_loss(loss)}" for name, loss in losses.items())
     return f"at step {step:,}: loss {words}"
+
+
+def _loss(value: float | None) -> str:
+    return "nan" if value is None else f"{value:.4f}"
 
 
 def _hosts(live: RunStatus | None) -> Iterator[tuple[str, str]]:

@@ -27,10 +27,10 @@ _DIGITS = 6
 
 
 class Curve:
-    """One number over the steps, ascending."""
+    """One number over the steps, ascending; `gaps` are the steps at which it was none."""
 
     def __init__(self) -> None:
-        self.steps, self.values = array("q"), array("d")
+        self.steps, self.values, self.gaps = array("q"), array("d"), array("q")
 
     def add(self, step: int, value: float) -> None:
         """Append a step; those from it on, which an earlier attempt has written, no longer count."""
@@ -38,11 +38,24 @@ class Curve:
         self.steps.append(step)
         self.values.append(value)
 
+    def miss(self, step: int) -> None:
+        """Append a step at which it was no number, and that has no point."""
+        self.cut(step)
+        self.gaps.append(step)
+
     def cut(self, step: int) -> None:
         """Forget this step and those after it."""
         if self.steps and self.steps[-1] >= step:
             keep = bisect_left(self.steps, step)
             del self.steps[keep:], self.values[keep:]
+        del self.gaps[bisect_left(self.gaps, step) :]
+
+    @property
+    def last(self) -> float | None:
+        """Return the newest value: NaN if it was no number, None before the first."""
+        if self.gaps and (not self.steps or self.gaps[-1] > self.steps[-1]):
+            return math.nan
+        return self.values[-1] if self.values else None
 
     def recent(self) -> list[float]:
         """Return the last values."""
@@ -79,13 +92,14 @@ class Metrics:
         if event is None:
             self.last_step = step
             for name in (*NAMES, *self._also(record)):
-                self._add(name, step, record.get(name))
+                self._add(name, step, record)
         elif event == "evaluated":
             with suppress(ValidationError):  # an older release has not noted when, and a program may note anything
                 self.evaluations.append(Evaluation.model_validate(record))
-            for name, value in by_name(record).items():
+            losses = by_name(record)
+            for name in losses:
                 if name == HELD_OUT or name.endswith(SET_LOSS):
-                    self._add(name, step, value)
+                    self._add(name, step, losses)
         else:
             if event in ("started", "restored"):
                 self.last_step, self.of_program = step, record.get("program", False)
@@ -101,11 +115,12 @@ class Metrics:
         self.others += new[: MOST_OTHERS - len(self.others)]
         return [HELD_OUT, *self.others]
 
-    def _add(self, name: str, step: int, value: object) -> None:
-        # What JSON cannot hold is null in the file: the step then has no point.
-        curve = self.curves.setdefault(name, Curve())
+    def _add(self, name: str, step: int, record: Mapping[str, Any]) -> None:
+        curve, value = self.curves.setdefault(name, Curve()), record.get(name)
         if isinstance(value, int | float):
             curve.add(step, value)
+        elif name in record:  # what JSON cannot hold is null in the file
+            curve.miss(step)
         else:
             curve.cut(step)
 
@@ -121,15 +136,14 @@ class Metrics:
         return float(median(values)) if values else None
 
     def last(self, name: str) -> float | None:
-        """Return the last value; None if there is none."""
-        values = self.curves[name].values
-        return values[-1] if values else None
+        """Return the newest value: NaN if it was no number, None if there is none."""
+        return self.curves[name].last
 
     def set_losses(self) -> dict[str, float]:
-        """Return the last loss on each evaluation set, by its name."""
+        """Return the last loss on each evaluation set, by its name: NaN if it was no number."""
         names = [name for name in self.curves if name.endswith(SET_LOSS) and name not in self.others]
-        curves = {name: self.curves[name] for name in names}
-        return {name.removesuffix(SET_LOSS): curve.values[-1] for name, curve in curves.items() if curve.values}
+        losses = {name.removesuffix(SET_LOSS): self.last(name) for name in names}
+        return {name: loss for name, loss in losses.items() if loss is not None}
 
     def series(self) -> list[Series]:
         """Return each curve that has a point, thinned."""

@@ -1,6 +1,6 @@
 """What a page says, as data: the types of the document that is written into it. Times are in seconds since the epoch.
 
-None, an empty list and an empty text mean that the run has not recorded it.
+None, an empty list and an empty text mean that the run has not recorded it. A loss that was no number is NaN.
 """
 
 from typing import Annotated
