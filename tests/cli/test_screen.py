@@ -103,6 +103,12 @@ def test_a_run_that_has_only_begun(tmp_path: Path) -> None:
     assert (len([line for line in lines if line]), lines[1].split()[:2]) == (2, ["step", "0"])
 
 
+def test_a_stop_without_a_save(tmp_path: Path) -> None:
+    """A run whose newest checkpoint is before its last step is not said to be saved."""
+    document = gather(make_run(tmp_path / "run"), status="stopped")
+    assert "stopped (on request; the same command goes on from step 4)" in drawn(document, None, Size(120, 50))[0]
+
+
 def test_a_run_that_recovers(tmp_path: Path) -> None:
     """It is said once that it does, in yellow, and why; how the command before ended is not said of a live run."""
     directory = make_run(tmp_path / "run")

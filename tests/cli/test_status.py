@@ -16,6 +16,7 @@ from tests.cli.conftest import QUICKSTART, Command
 from shardwise.cli import run_files
 from shardwise.cli.recovery import Recovery
 from shardwise.cli.run_files import read_overview
+from shardwise.cli.status import meaning_of
 from shardwise.job.load import dump, load
 from shardwise.job.resolve import resolve
 from shardwise.protocol.contract import checkpoint_name
@@ -304,6 +305,21 @@ def test_a_first_run_that_failed_before_its_first_step(status: str, tmp_path: Pa
     assert "step 0 of 100" in words
     assert "none yet in" in words
     assert "last checkpoint" not in words
+
+
+@pytest.mark.parametrize(
+    ("saved", "words"),
+    [
+        ([4, 10], "saved on request; the same command goes on"),
+        ([4, 8], "on request; the same command goes on from step 8"),
+        ([], "on request; the same command starts it again"),
+        (None, "on request; the same command goes on"),
+    ],
+    ids=["at its last step", "before it", "never", "not known"],
+)
+def test_a_stopped_run(saved: list[int] | None, words: str) -> None:
+    """It is said to be saved only where a checkpoint of its last step is there."""
+    assert meaning_of("stopped", step=10, saved=saved) == ("yellow", words)
 
 
 @pytest.mark.parametrize("status", ["complete", "stopped", "failed", "nonfinite"])

@@ -49,6 +49,11 @@ def log(run: Run, attempt: int = 0) -> str:
     return path.read_text() if path.exists() else ""
 
 
+def status(shell: ProgramShell, run: Run) -> list[str]:
+    """Return what `shardwise status` says, line by line."""
+    return [" ".join(line.split()) for line in shell.call("status", run.directory.name).stdout.splitlines()]
+
+
 def test_what_it_is_told(shell: ProgramShell) -> None:
     """It has its place, as we and as torch name it, simulated devices, its own variables and folder, and no token."""
     script = "import json, os, sys; print(json.dumps([dict(os.environ), os.getcwd(), sys.stdin.read()]))"
@@ -211,6 +216,30 @@ def test_a_stop(shell: ProgramShell, handler: str) -> None:
     run.until(lambda: "waits" in log(run))
     assert run.send(signal.SIGTERM) == ExitCode.SAVED
     assert (run.summary["status"], run.summary["restarts"]) == ("stopped", {})
+    assert "stopped; what the program has saved is its own affair; the same command goes on" in run.output
+    assert "status stopped (on request; the same command starts it again)" in status(shell, run)
+
+
+UNSAVED = """
+import time, jax, shardwise
+shardwise.init()
+for step in range(1, 100_000):
+    time.sleep(0.02)
+    shardwise.report(step=step)
+    if step == 5:
+        shardwise.checkpoint.save({"model": jax.numpy.ones(4)}, step)
+    if shardwise.should_stop():
+        break
+"""
+
+
+def test_a_stop_that_does_not_save(shell: ProgramShell) -> None:
+    """A program that passes over should_save() is not said to have saved: only its newest checkpoint is."""
+    run = begin(shell, "unsaved", UNSAVED)
+    assert run.stop(step=6) == ExitCode.SAVED
+    step = run.records()[-1]["step"]
+    assert f"stopped after step {step}; the newest checkpoint is of step 5; the same command goes on" in run.output
+    assert "status stopped (on request; the same command goes on from step 5)" in status(shell, run)
 
 
 def test_the_deadline(shell: ProgramShell) -> None:

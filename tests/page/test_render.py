@@ -186,6 +186,21 @@ def test_every_status_has_its_words(browser: Browser, tmp_path: Path) -> None:
     assert '<span class="status held">recovering</span><span class="muted">its processes are started again' in shown
 
 
+@pytest.mark.parametrize(
+    ("step", "kept", "words"),
+    [
+        (4, [4], "saved on request; it goes on when it is started again"),
+        (6, [4], "on request; it goes on from step 4 when it is started again"),
+        (6, [], "on request; the same command starts it again"),
+    ],
+)
+def test_a_stopped_run(browser: Browser, tmp_path: Path, step: int, kept: list[int], words: str) -> None:
+    """It is said to be saved only where a checkpoint of its last step is there."""
+    document = gather(make_run(tmp_path / "run"), status="stopped", checkpoints=lambda _: kept)
+    shown = browser.shown(render(document.model_copy(update={"step": step})))
+    assert f'<span class="status held">stopped</span><span class="muted">{words}</span>' in shown
+
+
 def test_document_is_json_of_known_names() -> None:
     """What has its default is left out of the page, and times are numbers."""
     document = PageDocument(name="x", directory="/r", made_at=BEGAN, status="ready", live=False, step=0)

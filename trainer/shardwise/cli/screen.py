@@ -53,7 +53,8 @@ def screen(document: PageDocument, live: RunStatus | None, size: Size) -> Render
 
 
 def _head(document: PageDocument) -> Text:
-    colour, meaning = meaning_of(document.status, has_saved=bool(document.saves))
+    saved = [save.step for save in document.saves if save.kept is not False]
+    colour, meaning = meaning_of(document.status, step=document.step, saved=saved)
     text = Text.assemble(
         (plain(document.name), "bold"), "  ", (plain(document.status), colour), no_wrap=True, overflow="ellipsis"
     )

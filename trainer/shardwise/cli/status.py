@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -31,7 +31,7 @@ STATUSES = {
     "starting": ("yellow", "on its way to the first step"),
     "running": ("green", "training"),
     "recovering": ("yellow", "its processes are started again"),
-    "stopped": ("yellow", "saved on request; the same command goes on"),
+    "stopped": ("yellow", "{stopped}"),
     "complete": ("green", ""),
     "failed": ("red", "the same command {goes_on}, once the cause is gone"),
     "nonfinite": ("red", "the loss or a gradient was not a number"),
@@ -76,10 +76,29 @@ def command(
             console.print(plot_text(run.records, entropy, width=min(console.width, 100)), markup=False)
 
 
-def meaning_of(status: str, *, has_saved: bool) -> tuple[str, str]:
-    """Return the colour of a status, and what it means for a run with a checkpoint or without."""
+def meaning_of(status: str, *, step: int, saved: Sequence[int] | None) -> tuple[str, str]:
+    """Return the colour of a status, and what it means for a run.
+
+    Args:
+        status: the run's.
+        step: its last one.
+        saved: the steps of its checkpoints, ascending; None if they are not known.
+
+    """
     colour, meaning = STATUSES.get(status, ("yellow", ""))
-    return colour, meaning.format(goes_on="goes on from the last checkpoint" if has_saved else "begins anew")
+    goes_on = "goes on from the last checkpoint" if saved or saved is None else "begins anew"
+    return colour, meaning.format(goes_on=goes_on, stopped=_stopped(step, saved))
+
+
+def _stopped(step: int, saved: Sequence[int] | None) -> str:
+    """Say of a stopped run whether it is saved; a program may have saved by itself, or not at all."""
+    if saved is None:
+        return "on request; the same command goes on"
+    if not saved:
+        return "on request; the same command starts it again"
+    if saved[-1] >= step:
+        return "saved on request; the same command goes on"
+    return f"on request; the same command goes on from step {saved[-1]:,}"
 
 
 def _table(run: RunOverview) -> Table:
@@ -123,7 +142,7 @@ def _lines(run: RunOverview) -> Iterator[tuple[str, str]]:
 
 
 def _status(run: RunOverview) -> str:
-    colour, meaning = meaning_of(run.status, has_saved=run.checkpoints != [])
+    colour, meaning = meaning_of(run.status, step=run.step, saved=run.checkpoints)
     if run.recovery:
         meaning = run.recovery.words(time.time())
     return f"[{colour}]{escape(run.status)}[/]{f' ({escape(meaning)})' if meaning else ''}"

@@ -21,6 +21,7 @@ from shardwise.launcher.leader.causes import Ending, attribute, or_by_leaving
 from shardwise.launcher.leader.channel import ChannelError
 from shardwise.launcher.leader.decision import Action
 from shardwise.launcher.leader.events import host_times
+from shardwise.launcher.leader.good_end import result_of
 from shardwise.launcher.leader.members import host_names
 from shardwise.launcher.leader.publisher import LOOK_SECONDS, StatusPublisher
 from shardwise.launcher.leader.result import (
@@ -48,12 +49,6 @@ if TYPE_CHECKING:  # only pods with a bucket need it, and what it stands on
 _AGAIN_SECONDS = 1.0
 _LINGER_SECONDS = 30.0
 _MAX_REFUSED_ORDERS = 10
-_WELL = {
-    Action.COMPLETE: RunResult(code=ExitCode.OK, message="complete"),
-    Action.SAVED: saved("saved and stopped"),
-    Action.LEAVE: saved("stopped before the first step; there was nothing to save"),
-    Action.GIVE_UP: saved("stopped by force: the program went on with its steps as if should_stop() were false"),
-}
 
 
 class Leader:
@@ -131,15 +126,16 @@ class Leader:
         state.over = running.number
         answers = await running.end()
         state.events.write("hosts", attempt=running.number, hosts=host_times(running.progress))
-        leaving = state.leaving if action in _WELL and action != Action.COMPLETE and not state.stop.is_set() else []
+        well = await result_of(action, running, state)
+        leaving = state.leaving if well and action != Action.COMPLETE and not state.stop.is_set() else []
         if state.leaving:
             await state.keep()  # before they may go: their last records tell of the save
-        state.end(well=action in _WELL and not leaving)
-        if leaving:  # hosts are lost, but none of the work is
-            message = f"{host_names(leaving)} leaves; {_WELL[action].message}"
+        state.end(well=well is not None and not leaving)
+        if well and leaving:  # hosts are lost, but none of the work is
+            message = f"{host_names(leaving)} leaves; {well.message}"
             return self._noted(Ending(cause=Cause.HOST_LOST, rank=leaving[0], exit=None, message=message))
-        if action in _WELL:
-            return _WELL[action]
+        if well:
+            return well
         ending = await running.explain(since, answers)
         ending = self._noted(ending if running.stepped else or_by_leaving(ending, gone))
         allowed = self._charged(ending) is not None
