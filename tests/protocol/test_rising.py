@@ -18,3 +18,10 @@ def test_another_round_begins_anew() -> None:
     counters.after({"step": 500.0, "start": 20.0})
     assert counters.after({"step": 0.0, "start": 5.0}) == {"step": 0.0, "start": 5.0}
     assert counters.after({"step": 3.0, "start": 5.0}) == {"step": 3.0, "start": 5.0}
+
+
+def test_a_successor_goes_on_from_what_was_served() -> None:
+    """Its own time may be less by what its predecessor noted too late, and by steps that were lost before it."""
+    counters = Rising({"step": 36_000.0, "lostSteps": 300.0})
+    assert counters.after({"step": 35_700.0, "lostSteps": 300.0}) == {"step": 36_000.0, "lostSteps": 300.0}
+    assert counters.after({"step": 36_010.0, "lostSteps": 300.0}) == {"step": 36_010.0, "lostSteps": 300.0}

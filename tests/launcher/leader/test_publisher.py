@@ -1,7 +1,9 @@
 """shardwise.launcher.leader.publisher: the status of a program, whatever it reports or writes for itself."""
 
 import asyncio
+import re
 import time
+from itertools import pairwise
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -156,3 +158,34 @@ def test_where_the_time_of_a_silent_program_goes(tmp_path: Path, monkeypatch: py
         {"start": 20, "other": 1000, "recovery": 20},
         {"start": 20, "other": 2000, "recovery": 20},
     ]
+
+
+def counters_of(publisher: StatusPublisher) -> dict[str, float]:
+    """Return the wall time by category that Prometheus would be given now."""
+    found = re.findall(r'goodput_seconds_total\{category="(\w+)".*?\} (\S+)', publisher.metrics().decode())
+    return {category: float(value) for category, value in found}
+
+
+def test_no_counter_falls_when_the_leader_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its successor, which knows no more than the record, serves no less than it has, to the same address."""
+    right, now, passed = time.monotonic, time.time, [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: right() + passed[0])
+    monkeypatch.setattr(time, "time", lambda: now() + passed[0])
+
+    async def lead(*seconds: float) -> list[dict[str, float]]:
+        state = state_of_program(tmp_path)
+        publisher = StatusPublisher(state)
+        served = [counters_of(publisher)]
+        state.note()
+        state.begin(Attempt(0, state))
+        for each in seconds:
+            passed[0] += each
+            publisher.look()
+            served.append(counters_of(publisher))
+        return served
+
+    served = asyncio.run(lead(20.0, 1000.0, 1.5))  # the record is not written again within so short a time
+    served += asyncio.run(lead(0.5))
+    assert served[3]["other"] > 900
+    for before, after in pairwise(served):
+        assert all(after[name] >= value for name, value in before.items())

@@ -79,6 +79,7 @@ class LeaderRecord(Message):
     command line asked of the start (--fork, --step) still applies. `began_at` is the time of its first attempt, in
     seconds since the epoch. `led` is false once the leader has left in good order, `stop_asked` true once the run is to
     stop. `goodput` is the wall time up to `written_at` in seconds by category, with lost steps not yet told apart;
+    `counters` is it as Prometheus is given it, which is never ahead of this record;
     `metrics_offset` is where the metrics of this command begin, and `metrics` what they said at the newest checkpoint.
     `session` counts Ray sessions. `result` is None until the run has ended.
     """
@@ -97,6 +98,7 @@ class LeaderRecord(Message):
     restarts: dict[str, int] = Field(default_factory=dict)
     used: Used = Used()
     goodput: dict[str, float] = Field(default_factory=dict)
+    counters: dict[str, float] = Field(default_factory=dict)
     metrics_offset: int = 0
     metrics: MetricsRead | None = None
     phases: dict[str, float] = Field(default_factory=dict)

@@ -13,9 +13,10 @@ _LEAST_SECONDS = 60.0  # by which the time is less where it begins anew: two lea
 class Rising:
     """The counters of one run, for any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, served: Mapping[str, float] | None = None) -> None:
+        """Begin with what a predecessor has served; None without one."""
         self._lock = threading.Lock()
-        self._seconds: dict[str, float] = {}
+        self._seconds = dict(served or {})
         self._total = 0.0
 
     def after(self, seconds: Mapping[str, float]) -> dict[str, float]:

@@ -15,7 +15,6 @@ from shardwise.protocol.eta import eta_seconds
 from shardwise.protocol.poll import Poll, PollAnswer
 from shardwise.protocol.report import Report
 from shardwise.protocol.requests import SignalTrainer
-from shardwise.protocol.rising import Rising
 from shardwise.protocol.run_status import CheckpointStatus, HostStatus, RunPhase, RunProgress, RunStatus, StuckHost
 
 LOOK_SECONDS = 0.1
@@ -33,7 +32,6 @@ class StatusPublisher:
         self._committed = -1
         self._slow: Slow | None = None
         self._stuck: list[StuckHost] = []
-        self._rising = Rising()
         self._page = PageMaker(state.directory, state.config.url)
         self._status = self._make_status()
 
@@ -42,9 +40,11 @@ class StatusPublisher:
         return self._status
 
     def metrics(self) -> bytes:
-        """Return the last status in Prometheus' text format; from any thread."""
-        status = self._status
-        return prometheus.metrics(status.model_copy(update={"goodput": self._rising.after(status.goodput)}))
+        """Return the last status in Prometheus' text format; from any thread.
+
+        Its counters are those of the record: a successor, which goes on from them, may serve no less.
+        """
+        return prometheus.metrics(self._status.model_copy(update={"goodput": self._state.record.counters}))
 
     def page(self) -> bytes:
         """Return the page of the run, a few seconds old at most; from any thread."""

@@ -24,6 +24,7 @@ from shardwise.launcher.leader.watchdog import Baseline
 from shardwise.launcher.system.lines import end_of_lines, size_of
 from shardwise.protocol.contract import METRICS
 from shardwise.protocol.leader_record import LeaderRecord
+from shardwise.protocol.rising import Rising
 from shardwise.protocol.run_status import RunPhase, StuckHost
 
 if TYPE_CHECKING:  # an attempt works with this state; only pods with a bucket need a copy, and what it stands on
@@ -56,6 +57,7 @@ class LeaderState:
         self._session = time.time() - time.monotonic()
         known = self.record.written_at or config.started_at
         self._ledger = goodput.Ledger(goodput.nothing() | dict(self.record.goodput), known)
+        self._rising = Rising(self.record.counters)
         self.running: Attempt | None = None
         self._under_way_at: float | None = None
         self.over = self.record.attempt
@@ -137,7 +139,8 @@ class LeaderState:
     def note(self, **changes: Any) -> None:
         """Change the record, and write it."""
         total = self._ledger.total(self._now(), self._seconds())
-        known = {"goodput": total, "metrics": self.metrics.known}
+        counters = self._rising.after(self.goodput)
+        known = {"goodput": total, "counters": counters, "metrics": self.metrics.known}
         self.record = self.record.model_copy(update={**known, **changes}).write(self.directory)
 
     def note_way_back(self) -> None:
