@@ -242,6 +242,26 @@ def test_a_stop_that_does_not_save(shell: ProgramShell) -> None:
     assert "status stopped (on request; the same command goes on from step 5)" in status(shell, run)
 
 
+SOME = """
+import time, shardwise
+shardwise.init()
+for step in range(1, 100_000):
+    time.sleep(0.05)
+    if step % 20 == 0:
+        shardwise.report(step=step)
+    if shardwise.should_stop():
+        break
+"""
+
+
+def test_a_program_that_reports_each_twentieth_step(shell: ProgramShell) -> None:
+    """What is shown as the time of a step is that of one, not of the twenty, which last a second at least."""
+    run = begin(shell, "some", SOME)
+    known = run.until_status(lambda status: bool(status["hosts"]) and status["hosts"][0]["step"] >= 60)
+    assert 0.05 <= known["hosts"][0]["stepSeconds"] < 1.0
+    assert run.send(signal.SIGTERM) == ExitCode.SAVED
+
+
 def test_the_deadline(shell: ProgramShell) -> None:
     """A program that knows nothing of a deadline is stopped at it, and until then the run counts as running."""
     run = begin(shell, "deadline", WAITS, "deadline=25s")

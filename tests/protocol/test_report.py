@@ -1,5 +1,6 @@
 """What a host reports of its trainer, as people see it."""
 
+from shardwise.launcher.leader.events import host_times
 from shardwise.protocol.contract import Phase, Progress
 from shardwise.protocol.report import Report
 from shardwise.protocol.run_status import HostStatus
@@ -58,6 +59,15 @@ def test_what_is_told_of_a_host() -> None:
     assert HostStatus.of(unmeasured).own_seconds is None
     ended = HostStatus.of(measured.model_copy(update={"trainer_pid": None}))
     assert (ended.phase, ended.trainer_pid, ended.step) == (None, None, 5)
+
+
+def test_a_program_that_reports_some_of_its_steps() -> None:
+    """A host's time of a step is that of one, of the twenty that were reported together."""
+    stepping = report(7, Phase.STEP)
+    assert stepping.progress is not None
+    progress = stepping.progress.model_copy(update={"step": 40, "step_seconds": 1.0, "steps": 20})
+    assert HostStatus.of(stepping.model_copy(update={"progress": progress})).step_seconds == 0.05
+    assert host_times({0: progress})[0]["stepSeconds"] == 0.05
 
 
 def test_a_host_whose_trainer_has_said_nothing_yet() -> None:

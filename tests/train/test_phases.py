@@ -40,3 +40,16 @@ def test_a_beat_shows_that_a_phase_gets_on(tmp_path: Path, monkeypatch: pytest.M
     times = sorted({seconds for _, seconds in seen})
     assert len(times) == 4
     assert all(after - before >= 1.0 for before, after in itertools.pairwise(times))
+
+
+def test_steps_that_are_complete_at_once(tmp_path: Path) -> None:
+    """A program may report only some: the record says of how many the seconds are, from the step it goes on after."""
+    mine = phases.Phases(tmp_path / "progress.json", attempt=0, rank=0, pid=1)
+    mine.step, seen = 99, []
+    for step, seconds in ((100, 0.5), (120, 1.0), (121, 0.25)):
+        mine.completed(step, seconds)
+        record = read_progress(tmp_path / "progress.json")
+        assert record is not None
+        seen.append((record.step_seconds, record.steps, record.each_seconds))
+
+    assert seen == [(0.5, 1, 0.5), (1.0, 20, 0.05), (0.25, 1, 0.25)]

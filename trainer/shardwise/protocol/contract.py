@@ -10,6 +10,8 @@ from enum import IntEnum, StrEnum
 from pathlib import Path
 from signal import SIGTERM
 
+from pydantic import Field
+
 from shardwise.protocol.files import replace_file
 from shardwise.protocol.message import Message
 
@@ -128,11 +130,11 @@ class Progress(Message):
     """How far one process is.
 
     `attempt` counts the starts of the run's processes, from 0; `step` is the last completed step (0 before the
-    first), `dispatched` the last one handed to the devices, `step_seconds` how long the last one took.
-    `monotonic_seconds` is the writer's monotonic clock, comparable only with others of the same host. `seconds` is
-    the time of this process by phase. `own_seconds` is how long this host's devices took for a fixed piece of work
-    that waits for no other host, and `measured` how often that was measured: never if there is no other host. `doing`
-    is what a long phase is at, for people.
+    first), `dispatched` the last one handed to the devices, `step_seconds` how long the last `steps` took: one, or as
+    many as a program reports at once. `monotonic_seconds` is the writer's monotonic clock, comparable only with others
+    of the same host. `seconds` is the time of this process by phase. `own_seconds` is how long this host's devices took
+    for a fixed piece of work that waits for no other host, and `measured` how often that was measured: never if there
+    is no other host. `doing` is what a long phase is at, for people.
     """
 
     attempt: int
@@ -147,6 +149,12 @@ class Progress(Message):
     own_seconds: float = 0.0
     measured: int = 0
     doing: str = ""
+    steps: int = Field(default=1, ge=1)
+
+    @property
+    def each_seconds(self) -> float:
+        """Return how long one of the last steps took."""
+        return self.step_seconds / self.steps
 
 
 def write_progress(path: Path, progress: Progress) -> None:

@@ -114,7 +114,7 @@ class HostStatus(Message):
             trainer_pid=report.trainer_pid,
             phase=report.phase if report.trainer_pid else None,
             step=progress.step if progress else 0,
-            step_seconds=progress.step_seconds if progress else 0.0,
+            step_seconds=progress.each_seconds if progress else 0.0,
             own_seconds=progress.own_seconds if progress and progress.measured else None,
             age_seconds=round(report.age_seconds, 3),
             state=report.process_state,

@@ -19,7 +19,7 @@ class Phases:
         self._record, self._attempt, self._rank, self._pid = record, attempt, rank, pid
         self.seconds: dict[str, float] = {}
         self.step = 0
-        self._dispatched, self._step_seconds = 0, 0.0
+        self._dispatched, self._step_seconds, self._steps = 0, 0.0, 1
         self._own_seconds, self._measured = 0.0, 0
         self._phase, self._doing = Phase.START, ""
         self._lock, self._written_at = threading.Lock(), 0.0
@@ -70,7 +70,11 @@ class Phases:
         self._measured += 1
 
     def completed(self, step: int, seconds: float) -> None:
-        """Publish that this step took so many seconds and is complete: its loss has reached this host."""
+        """Publish that this step is complete, since its loss has reached this host, and took so many seconds.
+
+        If it is not the next one after the last, those between them are a part of it.
+        """
+        self._steps = max(1, step - self.step)
         self.step, self._step_seconds = step, seconds
         self.add(Phase.STEP, seconds)
         self._write()
@@ -88,6 +92,7 @@ class Phases:
                     step=self.step,
                     dispatched=self._dispatched,
                     step_seconds=self._step_seconds,
+                    steps=self._steps,
                     monotonic_seconds=self._written_at,
                     pid=self._pid,
                     seconds=dict(self.seconds),

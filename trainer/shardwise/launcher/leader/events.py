@@ -33,7 +33,7 @@ def host_times(progress: Mapping[int, Progress]) -> list[dict[str, Any]]:
         {
             "host": host,
             "step": last.step,
-            "stepSeconds": round(last.step_seconds, 4),
+            "stepSeconds": round(last.each_seconds, 4),
             "ownSeconds": round(last.own_seconds, 6) if last.measured else None,
             "phases": {name: round(seconds, 4) for name, seconds in last.seconds.items()},
         }
