@@ -66,13 +66,17 @@ def test_what_a_newer_release_has_added_is_left_out(directory: Path) -> None:
     assert LeaderRecord.read(directory) == written
 
 
-@pytest.mark.parametrize("damage", ["", "{", '{"run": "ui'])
-def test_damaged(directory: Path, damage: str) -> None:
-    """A record that a loss of power has cut short is none, and ends no start."""
+@pytest.mark.parametrize(
+    "damage",
+    [b"", b"{", b'{"run": "ui', b"\0\xff", b"[]", b"{}", b'{"run": "uid-0", "scratch": "/sw", "leaderPid": "one"}'],
+)
+def test_damaged(directory: Path, damage: bytes) -> None:
+    """A record that a loss of power has cut short is none, nor is other JSON; it ends no start and no follower."""
     RECORD.write(directory)
-    (directory / LOGS / LEADER_RECORD).write_text(damage)
+    (directory / LOGS / LEADER_RECORD).write_bytes(damage)
 
     assert LeaderRecord.read(directory) is None
+    assert LeaderRecord.code_of(directory, "uid-0") is None
 
 
 def test_a_disk_that_is_full_keeps_the_record_before(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ The leader replaces the file by rename. The leader that follows reads it, and so
 remove, and whether the run has a result.
 """
 
-import json
 import time
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -79,9 +78,9 @@ class LeaderRecord(Message):
     command line asked of the start (--fork, --step) still applies. `began_at` is the time of its first attempt, in
     seconds since the epoch. `led` is false once the leader has left in good order, `stop_asked` true once the run is to
     stop. `goodput` is the wall time up to `written_at` in seconds by category, with lost steps not yet told apart;
-    `counters` is it as Prometheus is given it, which is never ahead of this record;
-    `metrics_offset` is where the metrics of this command begin, and `metrics` what they said at the newest checkpoint.
-    `session` counts Ray sessions. `result` is None until the run has ended.
+    `counters` is what Prometheus is given of it, which is never ahead of this record. `metrics_offset` is where the
+    metrics of this command begin, and `metrics` what they said at the newest checkpoint. `session` counts Ray sessions.
+    `result` is None until the run has ended.
     """
 
     run: str
@@ -113,12 +112,14 @@ class LeaderRecord(Message):
 
     @classmethod
     def read(cls, directory: Path) -> Self | None:
-        """Read the record of a run directory; None before the first leader, or if a loss of power has cut it short."""
+        """Read the record of a run directory; None before the first leader, and if the file holds something else.
+
+        A loss of power may have cut it short.
+        """
         try:
-            fields = json.loads((directory / LOGS / LEADER_RECORD).read_text(encoding="utf-8"))
-        except (FileNotFoundError, json.JSONDecodeError):
+            return cls.loads((directory / LOGS / LEADER_RECORD).read_bytes())
+        except FileNotFoundError:
             return None
-        return cls.model_validate(fields)
 
     @classmethod
     def code_of(cls, directory: Path, run: str) -> int | None:

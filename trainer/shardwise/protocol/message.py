@@ -49,7 +49,7 @@ class Message(BaseModel):
         return False
 
     @classmethod
-    def loads(cls, text: str) -> Self | None:
+    def loads(cls, text: str | bytes) -> Self | None:
         """Return the message in `text`; None if it is another text, such as what a process that was killed leaves."""
         try:
             return cls.model_validate_json(text)
