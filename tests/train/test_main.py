@@ -227,6 +227,42 @@ def test_going_back_leaves_the_later_checkpoints_behind(tmp_path: Path) -> None:
     assert [(event["step"], event["steps"]) for event in events] == [(4, [6, 8])]
 
 
+@pytest.mark.usefixtures("as_a_trainer")
+def test_the_same_command_goes_back_once(tmp_path: Path) -> None:
+    """Given again, it goes on from what was saved since and says so; another step, or another run, is gone back to."""
+    text = tmp_path / "text.txt"
+    text.write_text("all work and no play " * 2000)
+    directory = tmp_path / "run"
+    (directory / "logs").mkdir(parents=True)
+    words = ["training.model.layers=1", "training.checkpoint={everySteps: 1, keep: {last: 9}}"]
+    words += [f"training.data.train.0.paths=[{text}]"]
+    lower = [*words, "training.optimizer.learningRate=1e-4"]
+
+    def began(*overrides: str, **asked: Any) -> tuple[int, str]:
+        said = io.StringIO()
+        assert run_here(directory, *overrides, said=said, **asked) == ExitCode.OK
+        return [r["step"] for r in records(directory / "metrics.jsonl") if r.get("event") == "restored"][-1], (
+            said.getvalue()
+        )
+
+    assert run_here(directory, *words, "training.steps=4") == ExitCode.OK
+    assert began(*lower, "training.steps=2", fork=True, step=2)[0] == 2  # ends before it has saved anything
+    assert began(*lower, "training.steps=3", fork=True, step=2)[0] == 2
+    step, said = began(*lower, "training.steps=5", fork=True, step=2)
+    assert step == 3
+    assert "this run has gone back to step 2 already, and goes on from what it has saved since, up to step 3" in said
+    went_back = directory / "logs" / "went-back.json"
+    assert f"to go back once more, remove {went_back} and give the command again" in said
+
+    went_back.unlink()
+    assert began(*lower, "training.steps=5", fork=True, step=2)[0] == 2
+    assert began(*lower, "training.steps=5", step=3)[0] == 3
+    assert began(*lower, "training.steps=5", fork=True, step=2)[0] == 2
+    assert began(*words, "training.steps=5", fork=True, step=2)[0] == 2
+    assert began(*lower, "training.steps=6", fork=True)[0] == 5
+    assert began(*lower, "training.steps=6", step=2)[0] == 2
+
+
 def test_a_directory_that_cannot_be_written_is_for_a_person(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another start would find it as it is."""
 

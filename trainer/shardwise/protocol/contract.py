@@ -34,6 +34,7 @@ LEADER_ADDRESS = "leader"  # in the logs: where host 0 is
 IDENTITY = "identity.json"  # in the logs: what the run is
 PEAK = "peak.json"  # in the logs: the speed of its machine
 FORKS = "forks.json"  # in the logs: how often the run went back by a fork
+WENT_BACK = "went-back.json"  # in the logs: the step that the run was told to go back to, and has
 LEFT_OUT = "left-out.json"  # in the logs: the batches that the run itself leaves out
 RUN_ID = ".run-id"
 COMMITTED = "COMMITTED"  # in a checkpoint's folder, written last: without it the checkpoint does not count

@@ -53,6 +53,25 @@ def is_fork(
     return bool(changed)
 
 
+def without_going_back_again(
+    run: RunDirectory, newest: Manifest | None, orders: Orders, peers: Peers, show: Show, *, forked: bool
+) -> Orders:
+    """Return the orders without a step that this run has gone back to already, and has saved others since.
+
+    The same command then goes on, as each end of a run says; that it goes back once more is for a person to say.
+    """
+    if orders.step is None:
+        return orders
+    has = peers.writes and not forked and run.read_went_back() == orders.step
+    if newest is None or newest.step <= orders.step or not json.loads(peers.exchange("went back", json.dumps(has))[0]):
+        return orders
+    show(
+        f"this run has gone back to step {orders.step} already, and goes on from what it has saved since, up to step "
+        f"{newest.step}; to go back once more, remove {run.went_back} and give the command again"
+    )
+    return orders.model_copy(update={"step": None})
+
+
 def _changed(changed: list[Difference], place: str, *, has_checkpoint: bool) -> str:
     lines = "\n".join(f"  {change}" for change in changed)
     advice = "It has no checkpoint to go on from: undo the change, give another --dir, or begin anew here with --fork."
@@ -175,14 +194,23 @@ def _left_out(run: RunDirectory, restored: Restored | None, identity: Mapping[st
     return noted
 
 
-def note_identity(run: RunDirectory, identity: Mapping[str, Any], first_step: int) -> None:
+def note_identity(
+    run: RunDirectory, identity: Mapping[str, Any], first_step: int, asked_step: int | None = None
+) -> None:
     """Write the identity of the run that goes on after a step, and before it whether a fork goes back with that.
+
+    The step that it was told to go back to is noted last: by then no later checkpoint of before counts.
 
     What goes on as the run of the last start repeats some of its own steps at most, unless it goes back to before that
     run. Where a fork goes on from the last step that was taken, none is repeated.
     """
     forks = run.read_forks()
-    if first_step < forks.since or recorded_differences(run.read_identity(), identity):
+    changed = recorded_differences(run.read_identity(), identity)
+    if changed and run.read_went_back() is not None:
+        run.write_went_back(None)
+    if first_step < forks.since or changed:
         goes_back = first_step < last_step(run.metrics)
         run.write_forks(Forks(count=forks.count + goes_back, since=first_step))
     run.write_identity(identity)
+    if asked_step is not None:
+        run.write_went_back(asked_step)

@@ -7,8 +7,8 @@ which attempt may write.
     DIR/metrics.jsonl     one object per step; other events have a key "event"
     DIR/summary.json      the state of the run, or its result
     DIR/checkpoints/      see shardwise.train.checkpoint
-    DIR/logs/             the identity of the run, its forks, its peak FLOP/s, the batches left out; the logs of
-                          every attempt
+    DIR/logs/             the identity of the run, its forks, the step it was told to go back to, its peak FLOP/s,
+                          the batches left out; the logs of every attempt
     DIR/loss.png          the loss curve
     DIR/profile/          traces of some steps, if the job asks for them (`shardwise.train.profiler`)
     DIR/.run-id           the id by which the folder of checkpoints recognises the run, wherever either is moved
@@ -36,6 +36,7 @@ from shardwise.protocol.contract import (
     PROFILE,
     RUN_ID,
     SUMMARY,
+    WENT_BACK,
     attempt_name,
 )
 from shardwise.protocol.errors import JobError, RunDirectoryError
@@ -148,6 +149,20 @@ class RunDirectory:
     def write_forks(self, forks: Forks) -> None:
         """Write how often the run has gone back by a fork."""
         replace_file(self.logs / FORKS, json.dumps(asdict(forks)) + "\n", durable=True)
+
+    @property
+    def went_back(self) -> Path:
+        """The file with the step that the run was told to go back to, and has."""
+        return self.logs / WENT_BACK
+
+    def read_went_back(self) -> int | None:
+        """Return the step that the run was last told to go back to, and has; None if it is another run since."""
+        step = _read_json(self.went_back).get("step")
+        return None if step is None else int(step)
+
+    def write_went_back(self, step: int | None) -> None:
+        """Note the step that the run has gone back to; None forgets it."""
+        replace_file(self.went_back, json.dumps({"step": step}) + "\n", durable=True)
 
     def read_identity(self) -> dict[str, Any]:
         """Return the identity of the run in this directory (`shardwise.job.identity`), or {} before its first start."""

@@ -41,7 +41,7 @@ from shardwise.train.layout import Layout
 from shardwise.train.origin import newest_manifest, origin_of
 from shardwise.train.peers import Peers
 from shardwise.train.phases import Phases
-from shardwise.train.resume import Show, first_state, is_fork, left_out_batches, note_identity
+from shardwise.train.resume import Show, first_state, is_fork, left_out_batches, note_identity, without_going_back_again
 from shardwise.train.run_directory import RunDirectory
 from shardwise.train.state import Program, State, flat, without_base
 from shardwise.train.step import lower_evaluation, lower_step
@@ -143,6 +143,7 @@ def start(job: TrainingJob, run: RunDirectory, phases: Phases, orders: Orders, p
         own = identity(job, data_fingerprint=data.fingerprint) | (base.identity if base else {})
         newest = newest_manifest(root, peers)
         forked = is_fork(run, root, newest, job.metadata.name, own, orders)
+        orders = without_going_back_again(run, newest, orders, peers, show, forked=forked)
         with phases.entered(Phase.COMPILE):
             digest = digester.result()
         origin = origin_of(job, root, own, newest, orders, peers)
@@ -164,7 +165,7 @@ def start(job: TrainingJob, run: RunDirectory, phases: Phases, orders: Orders, p
         initial_digest = combine(to_hex(digest(flat(without_base(state))), partial(peers.agree, "initial")))
     left_out = left_out_batches(run, goes_on, own, peers)
     if peers.writes:
-        note_identity(run, own, first_step)
+        note_identity(run, own, first_step, orders.step)
     return Start(
         job=job,
         program=program,
