@@ -38,7 +38,8 @@ from shardwise.train.digest import Digester, combine, to_hex
 from shardwise.train.executables import Executables
 from shardwise.train.jax_private import load_in_order
 from shardwise.train.layout import Layout
-from shardwise.train.origin import newest_manifest, origin_of
+from shardwise.train.origin import origin_of
+from shardwise.train.own_checkpoints import newest_of_run
 from shardwise.train.peers import Peers
 from shardwise.train.phases import Phases
 from shardwise.train.resume import Show, first_state, is_fork, left_out_batches, note_identity, without_going_back_again
@@ -141,7 +142,7 @@ def start(job: TrainingJob, run: RunDirectory, phases: Phases, orders: Orders, p
         _same_data(data, evaluated, peers)
         base = Base.of(job, peers)
         own = identity(job, data_fingerprint=data.fingerprint) | (base.identity if base else {})
-        newest = newest_manifest(root, peers)
+        newest = newest_of_run(run, root, orders, peers)
         forked = is_fork(run, root, newest, job.metadata.name, own, orders)
         orders = without_going_back_again(run, newest, orders, peers, show, forked=forked)
         with phases.entered(Phase.COMPILE):
