@@ -139,6 +139,24 @@ def test_a_run_is_complete_without_room_for_its_picture(tmp_path: Path, monkeypa
 
 
 @pytest.mark.usefixtures("as_a_trainer")
+def test_a_damaged_line_does_not_fail_a_run(tmp_path: Path) -> None:
+    """It trains on to its end, is complete, and names the line."""
+    text = tmp_path / "text.txt"
+    text.write_text("all work and no play " * 2000)
+    (tmp_path / "logs").mkdir()
+    words = ("training.model.layers=1", f"training.data.train.0.paths=[{text}]")
+    assert run_here(tmp_path, *words, "training.steps=2") == ExitCode.OK
+    metrics = tmp_path / "metrics.jsonl"
+    number = metrics.read_bytes().count(b"\n") + 1
+    with metrics.open("ab") as file:
+        file.write(b'{"step": 2, "lo\n{"step": 3}\n')
+    said = io.StringIO()
+    assert run_here(tmp_path, *words, "training.steps=3", said=said) == ExitCode.OK
+    assert said.getvalue().count(f"metrics.jsonl: line {number} cannot be read as JSON") == 1
+    assert json.loads((tmp_path / "summary.json").read_text())["status"] == "complete"
+
+
+@pytest.mark.usefixtures("as_a_trainer")
 def test_the_file_of_steps_is_read_once_as_a_run_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be of weeks, and a run that is stopped has seconds; summary and picture have what they are made of."""
     opened: list[str] = []

@@ -10,7 +10,6 @@ from unittest.mock import Mock
 
 import pytest
 
-from shardwise.protocol.errors import RunDirectoryError
 from shardwise.train import metrics
 from shardwise.train.metrics import MetricsLog, recorded, records, steps
 
@@ -159,24 +158,29 @@ class _Counted(dict[str, Any]):
 def test_many_evaluations_are_looked_through_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The end of a run of weeks, and each look at its status, take time by their number and not by its square."""
     known = [_Counted(event="evaluated", step=step) for step in range(1, 3001)]
-    monkeypatch.setattr(metrics, "records", lambda _: iter(known))
+    monkeypatch.setattr(metrics, "records", lambda *_: iter(known))
 
     assert recorded(tmp_path).evaluation == {"step": 3000}
     assert _Counted.looks < 10 * len(known)
 
 
-@pytest.mark.parametrize("damaged", [b'{"step": 2, "lo', b"\x00\x00\xff", b"", b"7"])
+@pytest.mark.parametrize("damaged", [b'{"step": 2, "lo', b"\x00\x00\xff", b"", b"7", b"[" * 100_000])
 def test_a_damaged_line_is_named_by_its_number(tmp_path: Path, damaged: bytes) -> None:
-    """In one line with what to do; every line before it is read."""
+    """It counts as not there; every other line is read."""
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"step": 1}\n' + damaged + b'\n{"step": 3}\n')
-    found = records(path)
-    assert next(found) == {"step": 1}
-    with pytest.raises(RunDirectoryError) as caught:
-        next(found)
-    assert str(caught.value) == (
-        f"{path}: line 2 is damaged, expected a JSON object; remove this line while no run writes there"
-    )
+    assert [*records(path)] == [{"step": 1}, {"step": 3}]
+    assert recorded(path).damage == "metrics.jsonl: line 2 cannot be read as JSON; passed over"
+
+
+def test_of_many_damaged_lines_some_are_named(tmp_path: Path) -> None:
+    """And how many more there are; of a file without one nothing is said."""
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 1}\n{"step": 2, "lo')
+    assert recorded(path).damage == ""
+    path.write_bytes(b'{"step": 1}\n' + 8 * b"no\n")
+    said = "metrics.jsonl: lines 2, 3, 4, 5, 6 and 3 more cannot be read as JSON; passed over"
+    assert recorded(path).damage == said
 
 
 def test_no_file_has_no_records(tmp_path: Path) -> None:

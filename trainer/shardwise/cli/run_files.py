@@ -50,8 +50,8 @@ class RunOverview:
 
     `status` is starting, running, recovering (its processes are started again), stopped (saved, can go on), complete,
     failed, nonfinite, dead (its process ended without a summary; can go on) or ready (never started). `live` is its
-    leader's status, None if no leader answers. `records` are its metrics, one a step, `evaluated` its newest evaluation
-    with its step. `checkpoints` are the committed steps, ascending; None if `root` cannot be listed (`unlisted`: why).
+    leader's status, None if none answers. `records` are its metrics, one a step (`damage`: of lines that are none),
+    `evaluated` its newest evaluation. `checkpoints` are the committed steps, ascending; None: not listed (`unlisted`).
     """
 
     directory: Path
@@ -61,6 +61,7 @@ class RunOverview:
     live: RunStatus | None
     records: list[dict[str, Any]]
     evaluated: dict[str, Any] | None
+    damage: str
     root: str
     checkpoints: list[int] | None
     unlisted: str
@@ -83,7 +84,8 @@ class RunOverview:
 
     def recent(self, key: str) -> float | None:
         """Return the median of a metric over the last steps; None before the first."""
-        return float(median(values)) if (values := self._recent(key)) else None
+        values = [record[key] for record in self.records[-RECENT_STEPS:] if record.get(key) is not None]
+        return float(median(values)) if values else None
 
     @property
     def eta_seconds(self) -> float | None:
@@ -129,9 +131,6 @@ class RunOverview:
             "error": None if self.status in UNDER_WAY else self.summary.get("error"),
         }
 
-    def _recent(self, key: str) -> list[float]:
-        return [record[key] for record in self.records[-RECENT_STEPS:] if record.get(key) is not None]
-
 
 def job_of(directory: Path, overrides: Sequence[str] = ()) -> TrainingJob:
     """Return the resolved job of a run, with `--set` overrides; UsageError if the directory holds none."""
@@ -171,6 +170,7 @@ def read_overview(directory: Path) -> RunOverview:
         live=live,
         records=known.steps,
         evaluated=known.evaluation,
+        damage=known.damage,
         root=root,
         checkpoints=checkpoints,
         unlisted=unlisted,

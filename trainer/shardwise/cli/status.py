@@ -132,6 +132,7 @@ def _lines(run: RunOverview) -> Iterator[tuple[str, str]]:
         yield "speed", f"{known['tokensPerSecond']:,.0f} tokens/s{mfu}"
     if known["etaSeconds"] is not None:
         yield "time left", clock(known["etaSeconds"])
+    yield from _damage(run)
     yield "checkpoints", escape(_checkpoints(run))
     yield from _saves(run.live)
     if known["phases"]:
@@ -181,6 +182,11 @@ def _last_restart(directory: Path) -> Iterator[tuple[str, str]]:
             newest.append(text)
     if newest:
         yield "last restart", escape("; ".join(newest))
+
+
+def _damage(run: RunOverview) -> Iterator[tuple[str, str]]:
+    if run.damage:
+        yield "damaged", escape(run.damage)
 
 
 def _saves(live: RunStatus | None) -> Iterator[tuple[str, str]]:

@@ -141,7 +141,9 @@ def _run(
             {"event": "stopped" if outcome.stopped else "complete", "step": outcome.steps, "digest": outcome.digest}
         )
     if summary:
-        _complete(ready, directory, summary, outcome)
+        known = _complete(ready, directory, summary, outcome)
+        if known.damage:
+            show(known.damage)
     show(_end_text(ready, outcome))
     return outcome
 
@@ -161,8 +163,8 @@ def _checkpoint_writer(
     )
 
 
-def _complete(ready: Start, directory: RunDirectory, summary: Summary, outcome: Outcome) -> None:
-    """Complete the summary, and draw what was trained."""
+def _complete(ready: Start, directory: RunDirectory, summary: Summary, outcome: Outcome) -> Recorded:
+    """Complete the summary, and draw what was trained; return what was recorded of it."""
     # Of pairs of answers the loss is none of tokens, and what counting tokens reaches says nothing of it.
     floors = {} if ready.job.spec.training.learns_preferences else ready.data.entropies()
     known = recorded(directory.metrics)
@@ -170,6 +172,7 @@ def _complete(ready: Start, directory: RunDirectory, summary: Summary, outcome: 
     if known.steps:
         with passing_over():  # the run is complete, and its state is saved, on a full disk too
             _plot(ready.job, directory, known, floors)
+    return known
 
 
 def _peak(job: TrainingJob, directory: RunDirectory, ready: Start, peers: Peers) -> Peak:

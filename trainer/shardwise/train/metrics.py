@@ -13,13 +13,13 @@ from os import SEEK_END
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from shardwise.protocol.errors import RunDirectoryError
 from shardwise.protocol.shared_files import line_of_run
 from shardwise.protocol.storage import may_pass
 
 Record = Mapping[str, Any]
 
 _MAX_WAITING_BYTES = 16 << 20
+_MOST_NAMED = 5
 _END_BYTES = 1 << 20  # far more than a line has
 
 
@@ -84,29 +84,28 @@ class MetricsLog:
             self._waiting = self._waiting[self._file.write(self._waiting) :]
 
 
-def records(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield every whole record of the file, oldest first.
+def records(path: Path, damaged: list[int] | None = None) -> Iterator[dict[str, Any]]:
+    """Yield every whole record of the file, oldest first; the numbers of lines that are none are put into `damaged`.
 
-    Raises:
-        RunDirectoryError: a line is damaged: a kill can cut off only the last one, which has no end then.
-
+    A kill can cut off only the last line, which has no end then. Any other damage is of the storage or by a hand: the
+    rest of the file is good all the same.
     """
     with suppress(FileNotFoundError), path.open("rb") as file:
         for number, line in enumerate(file, 1):
-            if line.endswith(b"\n"):
-                yield _record(path, number, line)
+            if not line.endswith(b"\n"):
+                continue
+            if (record := _record(line)) is not None:
+                yield record
+            elif damaged is not None:
+                damaged.append(number)
 
 
-def _record(path: Path, number: int, line: bytes) -> dict[str, Any]:
+def _record(line: bytes) -> dict[str, Any] | None:
     try:
         record = json.loads(line)
-    except ValueError:
-        record = None
-    if not isinstance(record, dict):
-        raise RunDirectoryError(
-            f"{path}: line {number} is damaged, expected a JSON object; remove this line while no run writes there"
-        )
-    return record
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
 
 
 class Recorded(NamedTuple):
@@ -116,6 +115,8 @@ class Recorded(NamedTuple):
     """One record per step, in order; for a step that was repeated after a restart, the last one."""
     events: list[dict[str, Any]]
     """All events, oldest first."""
+    damaged: list[int]
+    """The numbers of the lines that are no JSON object, and were passed over."""
 
     @property
     def evaluations(self) -> list[dict[str, Any]]:
@@ -138,12 +139,23 @@ class Recorded(NamedTuple):
         last = self.evaluations[-1:]
         return {key: value for key, value in last[0].items() if key != "event"} if last else None
 
+    @property
+    def damage(self) -> str:
+        """What a person is told of damaged lines; nothing if there are none."""
+        if not self.damaged:
+            return ""
+        named, rest = self.damaged[:_MOST_NAMED], len(self.damaged) - _MOST_NAMED
+        more = f" and {rest:,} more" if rest > 0 else ""
+        lines = "line" if len(self.damaged) == 1 else "lines"
+        return f"metrics.jsonl: {lines} {', '.join(map(str, named))}{more} cannot be read as JSON; passed over"
+
 
 def recorded(path: Path) -> Recorded:
     """Return what the file has; it may be of weeks, and is read once."""
     newest: dict[int, dict[str, Any]] = {}
     events: list[dict[str, Any]] = []
-    for line in records(path):
+    damaged: list[int] = []
+    for line in records(path, damaged):
         record = line_of_run(line)
         if record is None:
             continue
@@ -154,7 +166,7 @@ def recorded(path: Path) -> Recorded:
         if record["event"] in ("started", "restored"):
             while newest and next(reversed(newest)) > record["step"]:  # steps ascend up to here
                 newest.popitem()
-    return Recorded([newest[step] for step in sorted(newest)], events)
+    return Recorded([newest[step] for step in sorted(newest)], events, damaged)
 
 
 def steps(path: Path) -> list[dict[str, Any]]:

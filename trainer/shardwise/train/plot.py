@@ -54,7 +54,7 @@ def plot_png(
             sets.setdefault(name, {})[event["step"]] = float("nan") if loss is None else loss
     resumed = ", ".join(map(str, restarts[:4])) + (" ..." if len(restarts) > 4 else "")
     with picture(path, (8, 4.5), dpi=100) as axes:
-        axes.plot([r["step"] for r in records], [r["loss"] for r in records], label="training loss", linewidth=1.2)
+        axes.plot([r["step"] for r in records], [r.get("loss") for r in records], label="training loss", linewidth=1.2)
         for name, losses in sets.items():
             what = "held-out loss" if name == HELD_OUT else f"loss on {name}"
             axes.plot(*zip(*sorted(losses.items()), strict=True), "o-", label=what, markersize=3)

@@ -38,7 +38,7 @@ class Summary:
         status = "stopped" if outcome.stopped else "complete"
         evaluated = known.evaluation
         more = {} if evaluated is None else {"evaluated": evaluated}
-        loss = known.steps[-1]["loss"] if known.steps else None
+        loss = known.steps[-1].get("loss") if known.steps else None
         self.write(status, finalLoss=loss, digest=outcome.digest, entropy=entropy, **more)
 
     def failed(self, error: ShardwiseError) -> None:
