@@ -51,3 +51,24 @@ def test_a_run_does_not_begin_anew_beside_its_checkpoints(tmp_path: Path, monkey
     shutil.rmtree(there / "anew")
     assert goes_on(1, str(there / "other")) == ExitCode.OK
     assert began() == [0, 2, 3, 0, 0]
+
+
+@pytest.mark.usefixtures("as_a_trainer")
+def test_fewer_steps_than_were_taken_are_refused(tmp_path: Path) -> None:
+    """The run stays what it was: complete, of the steps that it took. It may go back to fewer, or be given again."""
+    text = tmp_path / "text.txt"
+    text.write_text("all work and no play " * 2000)
+    (tmp_path / "logs").mkdir()
+    words = ["training.model.layers=1", f"training.data.train.0.paths=[{text}]"]
+    words += ["training.checkpoint={everySteps: 1, keep: {last: 9}}"]
+    assert run_here(tmp_path, *words, "training.steps=3") == ExitCode.OK
+    names = ("job.yaml", "summary.json", "metrics.jsonl")
+    files = {name: (tmp_path / name).read_bytes() for name in names}
+    for step, taken in ((None, 3), (2, 2)):
+        with pytest.raises(RunDirectoryError, match=rf"training.steps: given 1, expected at least {taken}, which"):
+            run_here(tmp_path, *words, "training.steps=1", step=step)
+        assert {name: (tmp_path / name).read_bytes() for name in names} == files
+
+    assert run_here(tmp_path, *words, "training.steps=3") == ExitCode.OK
+    assert run_here(tmp_path, *words, "training.steps=2", step=1) == ExitCode.OK
+    assert steps(str(tmp_path / "checkpoints")) == [1, 2]

@@ -1,6 +1,7 @@
 """The run's own checkpoints, which may be in another folder than the one that its job names now."""
 
 from shardwise.job.paths import absolute
+from shardwise.job.spec import TrainingJob
 from shardwise.protocol.contract import checkpoint_root
 from shardwise.protocol.errors import CheckpointError, RunDirectoryError
 from shardwise.protocol.orders import Orders
@@ -16,12 +17,13 @@ _ADVICE = (
 )
 
 
-def newest_of_run(run: RunDirectory, root: str, orders: Orders, peers: Peers) -> Manifest | None:
+def newest_of_run(run: RunDirectory, job: TrainingJob, root: str, orders: Orders, peers: Peers) -> Manifest | None:
     """Return the newest manifest below `root` that rank 0 can read; None if the run has saved nothing yet.
 
     Raises:
         RunDirectoryError: nothing is below `root`, the run has checkpoints in the folder of its last start, and
-            `orders.fork` is not set: it would begin anew without a word.
+            `orders.fork` is not set: it would begin anew without a word. Or the checkpoint that it goes on from has
+            taken more steps than the job has: there would be nothing to do, and the run would be of fewer than it took.
 
     """
     newest = newest_manifest(root, peers)
@@ -29,7 +31,17 @@ def newest_of_run(run: RunDirectory, root: str, orders: Orders, peers: Peers) ->
         refusal = _elsewhere(run, root) if peers.writes else ""
         if refusal := peers.exchange("elsewhere", refusal)[0]:
             raise RunDirectoryError(refusal)
+    if newest is not None and newest.kind == "state":
+        _refuse_fewer_steps(run, job.spec.training.steps, newest.step if orders.step is None else orders.step)
     return newest
+
+
+def _refuse_fewer_steps(run: RunDirectory, given: int, taken: int) -> None:
+    if taken > given:
+        raise RunDirectoryError(
+            f"training.steps: given {given}, expected at least {taken}, which the run in {run.path} has taken already; "
+            "to train from an earlier checkpoint again, name it by --step"
+        )
 
 
 def _elsewhere(run: RunDirectory, root: str) -> str:

@@ -142,7 +142,7 @@ def start(job: TrainingJob, run: RunDirectory, phases: Phases, orders: Orders, p
         _same_data(data, evaluated, peers)
         base = Base.of(job, peers)
         own = identity(job, data_fingerprint=data.fingerprint) | (base.identity if base else {})
-        newest = newest_of_run(run, root, orders, peers)
+        newest = newest_of_run(run, job, root, orders, peers)
         forked = is_fork(run, root, newest, job.metadata.name, own, orders)
         orders = without_going_back_again(run, newest, orders, peers, show, forked=forked)
         with phases.entered(Phase.COMPILE):
