@@ -85,11 +85,14 @@ def test_deadline_before_the_hosts_are_there(run: Run) -> None:
 
 
 def test_second_interrupt(run: Run) -> None:
-    """A second Ctrl-C waits for nothing."""
+    """A second Ctrl-C waits for nothing; the first says so, and the end says what it has cost."""
     run.start(faults=[HELD])
     run.until_step(7)
     run.command.send_signal(signal.SIGINT)
     run.until(lambda status: status["phase"] == "stopping")
+    assert run.output.count("stopping, which saves first; Ctrl-C once more ends it without that save") == 1
     run.command.send_signal(signal.SIGINT)
 
     assert run.end() == ExitCode.FAILURE
+    said = "ended by a second Ctrl-C, without the save; the same command goes on from the last checkpoint"
+    assert said in run.output.splitlines()[-1]

@@ -45,6 +45,8 @@ _END_SECONDS = 15.0
 _SHORT_LIFE_SECONDS = 5.0
 _MAX_SHORT_LIVES = 8
 STOPPED_SECONDS = 10.0
+_STOPPING = "stopping, which saves first; Ctrl-C once more ends it without that save"
+_CUT_SHORT = "ended by a second Ctrl-C, without the save; the same command goes on from the last checkpoint, if any"
 
 
 def run(job: TrainingJob, directory: Path, *, fork: bool, step: int | None, console: Console, errors: Console) -> int:
@@ -126,8 +128,8 @@ class _Command:
             await cancel(*keeping, showing, *([self._stopping] if self._stopping else []))
             await self._end_agents()
         self._output.end()
-        if code is None and self._given_up:
-            self.errors.print(self._given_up, markup=False, highlight=False, soft_wrap=True)
+        if code is None:
+            self.errors.print(self._given_up or _CUT_SHORT, markup=False, highlight=False, soft_wrap=True)
         return ExitCode.FAILURE if code is None else code
 
     def _write_files(self) -> None:
@@ -198,6 +200,8 @@ class _Command:
 
     def _interrupt(self) -> None:
         self._interrupted += 1
+        if self._interrupted == 1:
+            self.console.print(_STOPPING, markup=False, highlight=False, soft_wrap=True)
         self._stop()
 
     def _stop(self) -> None:
