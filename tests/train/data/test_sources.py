@@ -75,6 +75,10 @@ def test_lines_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
     [
         (b'{"text": "x"', "line 2: not JSON .* given .*expected a JSON object with a string in 'text'"),
         (b"[" * 100_000, "line 2: not JSON .* given '.{60}"),
+        (
+            b'{"text": "x", "n": ' + b"9" * 5000 + b"}",
+            r"line 2: an integer of more than 4,300 digits, given .*; expected .* write it as a string",
+        ),
         (b'["text"]', "line 2: given .* expected a JSON object"),
         (b'{"body": "x", "id": 1}', r"line 2: no string in 'text' \(its fields: 'body', 'id'\).* Set textField"),
         (b'{"text": 7}', "line 2: no string in 'text'"),

@@ -6,6 +6,7 @@ whole, one at a time.
 
 import hashlib
 import json
+import sys
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
@@ -176,8 +177,14 @@ def _text_of(line: bytes, text_field: str, where: str) -> bytes:
         value = _DECODER.decode(line.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise DataError(f"{where}: byte {error.start} of the line is not UTF-8; {expected} in UTF-8.") from error
-    except (ValueError, RecursionError) as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise DataError(f"{where}: not JSON ({error}), given {_shown(line)}; {expected}.") from error
+    except ValueError as error:  # it is JSON, and Python reads integers up to a length
+        most = sys.get_int_max_str_digits()
+        raise DataError(
+            f"{where}: an integer of more than {most:,} digits, given {_shown(line)}; {expected}, and numbers of fewer "
+            "digits: write it as a string, or leave it out."
+        ) from error
     if read := _WITH_TEMPLATE.get(text_field):
         return read(value, where)
     if not isinstance(value, dict):
