@@ -18,7 +18,7 @@ from shardwise.protocol.contract import CACHE_VARIABLE
 
 NUM_DEVICES = 8
 QUICKSTART = Path(__file__).parent.parent / "job" / "golden" / "quickstart.yaml"
-COMMAND = [sys.executable, "-m", "shardwise.cli.app"]
+COMMAND = [sys.executable, "-P", "-m", "shardwise.cli.app"]
 MODEL = "training.model={preset: tiny, layers: 2, heads: 2, embed: 64, mlp: 128, seqLen: 32}"
 """Of every job that is run here, so that few programs are compiled."""
 

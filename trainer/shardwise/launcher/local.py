@@ -9,7 +9,6 @@ import json
 import os
 import secrets
 import signal
-import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -38,7 +37,7 @@ from shardwise.protocol.files import replace_file
 from shardwise.protocol.leader_record import LeaderRecord
 from shardwise.protocol.takeover import hold
 
-AGENT: tuple[str, ...] = (sys.executable, "-m", "shardwise.launcher.agent_main")
+AGENT = processes.own_module("shardwise.launcher.agent_main")
 _LOOK_SECONDS = 0.1
 _LOOK_AT_AGENT_SECONDS = 0.5
 _END_SECONDS = 15.0

@@ -6,7 +6,6 @@ or TPUs holds them, and the trainers are to have them.
 
 import json
 import subprocess
-import sys
 from dataclasses import dataclass
 
 from shardwise.job.accelerators import accelerator_of
@@ -16,12 +15,12 @@ from shardwise.job.spec import TrainingJob
 from shardwise.job.spec.accelerator import AcceleratorClass
 from shardwise.job.topology import num_devices, num_hosts
 from shardwise.launcher.leader.devices import device_variables
-from shardwise.launcher.system.processes import clean_environment
+from shardwise.launcher.system.processes import clean_environment, own_module
 from shardwise.protocol.errors import DeviceError, JobError, Problem
 
 ADDRESS = "127.0.0.1"
 """The address of every host, as this machine is all of them."""
-_ASK = (sys.executable, "-m", "shardwise.train.devices")
+_ASK = own_module("shardwise.train.devices")
 _ANSWER_SECONDS = 180.0  # one machine of a larger TPU slice waits for the others
 _LAST_LINES = 5
 _LIBRARIES = {"gpu": 'pip install "shardwise[train,gpu]"', "tpu": 'pip install "shardwise[train,tpu]"'}

@@ -4,18 +4,18 @@
 the host's own disk, and goes away with the run.
 """
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import Field
 
 from shardwise.launcher.ray.node import RayPlace
+from shardwise.launcher.system.processes import own_module
 from shardwise.protocol.message import Message
 
 JOB_COPY = "job.yaml"
-TRAINER: tuple[str, ...] = (sys.executable, "-m", "shardwise.train.child")
-PROGRAM: tuple[str, ...] = (sys.executable, "-m", "shardwise.launcher.agent.program")
+TRAINER = own_module("shardwise.train.child")
+PROGRAM = own_module("shardwise.launcher.agent.program")
 GANG_TOKEN = "gang-token"  # noqa: S105  the name of a file
 
 

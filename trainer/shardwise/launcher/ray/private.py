@@ -23,6 +23,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from shardwise.launcher.system.processes import own_module
+
 WORKER = ("_private", "workers", "default_worker.py")
 RAYLET = ("core", "src", "ray", "raylet", "raylet")
 GCS_SERVER = ("core", "src", "ray", "gcs", "gcs_server")
@@ -154,8 +156,7 @@ def worker_command(home: Path, *, ip: str, gcs: str, cluster: str) -> list[str]:
         "webui": "",
         "cluster-id": cluster,
     }
-    module = [sys.executable, "-m", "shardwise.launcher.ray.worker"]
-    return [*module, *_arguments(flags), "RAY_WORKER_DYNAMIC_OPTION_PLACEHOLDER"]
+    return [*own_module("shardwise.launcher.ray.worker"), *_arguments(flags), "RAY_WORKER_DYNAMIC_OPTION_PLACEHOLDER"]
 
 
 def run_worker() -> None:
@@ -194,7 +195,7 @@ def connect(*, gcs: str, ip: str, home: str) -> None:
     """Join the session as its driver, through the raylet of this host that writes to `home`."""
     import ray  # noqa: PLC0415  see the module's docstring
 
-    ray.init(address=gcs, _node_ip_address=ip, _temp_dir=home, log_to_driver=False)
+    ray.init(address=gcs, _node_ip_address=ip, _temp_dir=home, log_to_driver=False, job_config=_importing_as_we_do())
 
 
 def start_alone(*, home: Path, num_workers: int, variables_of_workers: Mapping[str, str]) -> None:
@@ -211,7 +212,15 @@ def start_alone(*, home: Path, num_workers: int, variables_of_workers: Mapping[s
         logging_level=logging.ERROR,
         runtime_env={"env_vars": dict(variables_of_workers)},
         _temp_dir=str(home),
+        job_config=_importing_as_we_do(),
     )
+
+
+def _importing_as_we_do() -> Any:
+    """Return what keeps Ray from having its workers import from this process's working directory before all else."""
+    from ray.job_config import JobConfig  # noqa: PLC0415  see the module's docstring
+
+    return JobConfig(_client_job=True)  # as of a client, whose working directory is another machine's
 
 
 def _logs(folder: Path, name: str) -> dict[str, Path]:

@@ -16,7 +16,6 @@ import itertools
 import json
 import secrets
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any, cast
 
@@ -166,9 +165,7 @@ class RaySession:
     async def _start_driver(self) -> asyncio.subprocess.Process:
         with self._driver_log.open("ab") as log:
             driver = await processes.start(
-                sys.executable,
-                "-m",
-                "shardwise.launcher.ray.driver",
+                *processes.own_module("shardwise.launcher.ray.driver"),
                 environment=environment(self._place, self._part),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -13,6 +13,7 @@ import ctypes
 import os
 import select
 import signal
+import sys
 import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -174,6 +175,15 @@ def become_subreaper() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) was refused")
+
+
+def own_module(name: str) -> tuple[str, ...]:
+    """Return the command that starts a module of this package by this Python.
+
+    With `-P` it is not looked for in the working directory first, nor is anything that it imports: a person's file
+    there may be called `queue.py`. What it executes in its place does not inherit that.
+    """
+    return (sys.executable, "-P", "-m", name)
 
 
 async def start(*command: str, environment: Mapping[str, str], **options: Any) -> asyncio.subprocess.Process:
