@@ -13,7 +13,7 @@ from shardwise_operator.observe.snapshot import Snapshot
 from shardwise_operator.render.security import container_security, sidecar_security
 from shardwise_operator.render.volumes import host_mounts, volume_mounts
 
-_COMMAND = ["python", "-m", "shardwise.launcher.pod"]
+_COMMAND = ["python", "-P", "-m", "shardwise.launcher.pod"]
 # Of a sidecar: GKE's take half a minute. One that does not start is started again until the job's startWithin is over.
 _STARTS_WITHIN = {"periodSeconds": 2, "timeoutSeconds": 2, "failureThreshold": 60}
 

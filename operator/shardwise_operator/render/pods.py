@@ -32,7 +32,7 @@ LOST_NODES = [
 ]
 
 
-_PLACEHOLDER = ("python", "-m", "shardwise.launcher.placeholder")
+_PLACEHOLDER = ("python", "-P", "-m", "shardwise.launcher.placeholder")
 
 
 @dataclass(frozen=True)
