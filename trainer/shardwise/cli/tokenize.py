@@ -73,6 +73,7 @@ def _data(path: Path) -> Data:
 @contextmanager
 def _runner(workers: int | None, ray_address: str | None) -> "Iterator[Run]":
     with trainer_imports():
+        from shardwise.launcher.ray.private import LONGEST_SOCKET_ALONE
         from shardwise.launcher.ray.tasks import tasks_here, tasks_of_cluster
         from shardwise.launcher.scratch import scratch_folder
 
@@ -83,7 +84,8 @@ def _runner(workers: int | None, ray_address: str | None) -> "Iterator[Run]":
         elif cores == 1:
             yield map  # Ray would only start a second process
         else:
-            yield stack.enter_context(tasks_here(cores, stack.enter_context(scratch_folder())))
+            scratch = stack.enter_context(scratch_folder(LONGEST_SOCKET_ALONE))
+            yield stack.enter_context(tasks_here(cores, scratch))
 
 
 def _summary(store: "Built") -> str:

@@ -26,6 +26,7 @@ from shardwise.launcher.agent.standby import remove_standby_logs
 from shardwise.launcher.job_file import keep_job
 from shardwise.launcher.machine import ADDRESS
 from shardwise.launcher.output import Output, show_status, tell_unshown
+from shardwise.launcher.ray.node import longest_socket
 from shardwise.launcher.scratch import note_owner, remove_scratch_of, scratch_folder
 from shardwise.launcher.short_lives import why_given_up
 from shardwise.launcher.system import processes
@@ -64,6 +65,7 @@ def run(job: TrainingJob, directory: Path, *, fork: bool, step: int | None, cons
 
     Raises:
         RunDirectoryError: the directory is in use, is another job's, or cannot be written.
+        UsageError: the path of the temporary folder is too long.
 
     """
     with hold(directory):
@@ -72,7 +74,7 @@ def run(job: TrainingJob, directory: Path, *, fork: bool, step: int | None, cons
         processes.become_subreaper()
         processes.end_marked(directory, None)
         remove_scratch_of(directory, LeaderRecord.read(directory))
-        with scratch_folder() as scratch:
+        with scratch_folder(longest_socket(num_hosts(job.spec.hardware))) as scratch:
             note_owner(directory, scratch)
             command = _Command(
                 job=job, directory=directory, scratch=scratch, console=console, errors=errors, fork=fork, step=step

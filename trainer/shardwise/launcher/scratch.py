@@ -3,23 +3,41 @@
 In a pod the operator mounts one.
 """
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from shardwise.protocol.errors import UsageError
 from shardwise.protocol.leader_record import LeaderRecord
 
 _PREFIX = "sw-"
 _OWNER = "run-directory"
+_SOCKET_BYTES = 107  # of a unix socket's path: what the kernel takes
 
 
 @contextmanager
-def scratch_folder() -> Iterator[Path]:
-    """Make a folder with a short path, for unix sockets lie in it; remove it at the end of the block."""
+def scratch_folder(longest: str) -> Iterator[Path]:
+    """Make a folder with a short path, for unix sockets lie in it; remove it at the end of the block.
+
+    Args:
+        longest: the longest path of a socket below it.
+
+    Raises:
+        UsageError: the temporary folder's path leaves no room for that.
+
+    """
     path = Path(tempfile.mkdtemp(prefix=_PREFIX))
     try:
+        over = len(os.fsencode(path / longest)) - _SOCKET_BYTES
+        if over > 0:
+            size = len(os.fsencode(path.parent))
+            raise UsageError(
+                f"the temporary folder {path.parent} has a path of {size} bytes, expected at most {size - over}, for "
+                "the paths of unix sockets are bounded; set TMPDIR to a shorter one, such as /tmp"
+            )
         yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)

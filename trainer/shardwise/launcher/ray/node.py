@@ -18,6 +18,7 @@ from shardwise.launcher.system import processes
 RAY_VARIABLE = "SHARDWISE_RAY"  # of every Ray process: the part of a session that it belongs to
 SOCKET_VARIABLE = "SHARDWISE_AGENT_SOCKET"
 
+_MANY_SESSIONS = 9999  # more than any run opens
 _MAX_LOG_CHARACTERS = 300  # of Ray's logs in an error of ours
 _ERROR = re.compile(r"\[[^]]* [EC] [^]]*\] (\(\w+\) )?")
 
@@ -91,6 +92,11 @@ class RayNode:
 def node_part(host: int, session: int) -> str:
     """Return the name of a host's part of a session."""
     return f"node-{session}-{host}"
+
+
+def longest_socket(num_hosts: int) -> str:
+    """Return the longest path of a unix socket below the scratch folder of a run with so many hosts."""
+    return str(private.raylet_socket(Path(node_part(num_hosts - 1, _MANY_SESSIONS))))
 
 
 def folder_of(place: RayPlace, part: str) -> Path:

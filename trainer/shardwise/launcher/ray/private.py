@@ -29,6 +29,7 @@ WORKER = ("_private", "workers", "default_worker.py")
 RAYLET = ("core", "src", "ray", "raylet", "raylet")
 GCS_SERVER = ("core", "src", "ray", "gcs", "gcs_server")
 RAYLET_OF_WORKER = "RAY_RAYLET_PID"  # the variable of a worker's that names the raylet that has started it
+LONGEST_SOCKET_ALONE = "session_2026-12-31_23-59-59_999999_4194304/sockets/plasma_store"  # of `start_alone`
 
 _SESSION = "s"  # every session has folders of its own, so all of them can have the same name
 _STORE_BYTES = 80 << 20  # Ray's minimum is 75 MiB; the file is sparse, and nothing is ever stored
@@ -48,6 +49,11 @@ def ray_file(parts: tuple[str, ...]) -> Path:
 def session_folder(home: Path) -> Path:
     """Return the folder that Ray makes for a session below its temporary folder `home`."""
     return home / _SESSION
+
+
+def raylet_socket(home: Path) -> Path:
+    """Return the raylet's unix socket below `home`; no other one has a longer path."""
+    return session_folder(home) / "sockets" / "raylet"
 
 
 def port_file(home: Path, node_id: str) -> Path:
@@ -115,7 +121,7 @@ def raylet_command(home: Path, *, ip: str, gcs: str, cluster: str, resource: str
         "object_manager_port": 0,
         "min_worker_port": 0,
         "max_worker_port": 0,
-        "raylet_socket_name": session / "sockets" / "raylet",
+        "raylet_socket_name": raylet_socket(home),
         "store_socket_name": session / "sockets" / "store",
         "object_store_memory": _STORE_BYTES,
         "plasma_directory": home,
@@ -146,7 +152,7 @@ def worker_command(home: Path, *, ip: str, gcs: str, cluster: str) -> list[str]:
         "node-ip-address": ip,
         "node-manager-port": "RAY_NODE_MANAGER_PORT_PLACEHOLDER",
         "object-store-name": session / "sockets" / "store",
-        "raylet-name": session / "sockets" / "raylet",
+        "raylet-name": raylet_socket(home),
         "redis-address": None,
         "metrics-agent-port": _UNUSED_PORT,
         "runtime-env-agent-port": 0,
