@@ -17,7 +17,7 @@ from tests.cli.shell import Shell
 from tests.train.s3_server import serving
 
 from shardwise.job.document import read_document
-from shardwise.protocol.contract import ExitCode, Phase
+from shardwise.protocol.contract import CACHE_VARIABLE, ExitCode, Phase
 
 SMALL = [
     f"--set={change}"
@@ -156,6 +156,19 @@ def test_directory_that_cannot_be_made(command: Command) -> None:
 
 
 @pytest.mark.usefixtures("finished")
+def test_cache_that_cannot_be_used(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A cache folder that cannot be made ends `run` at once, with its variable, and no run directory is made."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "file"))
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+
+    ended = command("run", "job.yaml", "--dir", str(tmp_path / "run"), *SMALL)
+
+    assert ended.code == ExitCode.USAGE
+    assert "set SHARDWISE_CACHE to another one" in ended.error
+    assert not (tmp_path / "run").exists()
+
+
 def test_generate_writes_the_prompt_and_what_follows(process: Command, folder: Path) -> None:
     """Text is UTF-8 on standard output, notes are on standard error; the same seed gives the same text."""
     words = ["generate", "runs/x", "--prompt", "être", "--tokens", "12", "--seed", "3", "--top-p", "0.99"]

@@ -3,16 +3,12 @@
 import json
 from pathlib import Path
 
-import pytest
-
 from shardwise.protocol import errors
 from shardwise.protocol.contract import (
-    CACHE_VARIABLE,
     Control,
     ExitCode,
     Phase,
     Progress,
-    cache_directory,
     read_progress,
     write_progress,
 )
@@ -73,14 +69,6 @@ def test_progress_replaces_an_older_record(tmp_path: Path) -> None:
 def test_no_progress_yet_is_none(tmp_path: Path) -> None:
     """Before the first record there is none, which is no error."""
     assert read_progress(tmp_path / "progress.json") is None
-
-
-def test_cache_directory_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The variable names the cache folder; without it the folder lies below the home folder."""
-    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
-    assert cache_directory() == tmp_path
-    monkeypatch.delenv(CACHE_VARIABLE)
-    assert cache_directory() == Path.home() / ".cache" / "shardwise"
 
 
 def test_every_error_has_the_exit_code_of_its_tree() -> None:

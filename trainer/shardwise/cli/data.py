@@ -14,7 +14,7 @@ from shardwise.cli.command import Json, trainer_imports
 from shardwise.cli.run_directory import RunDir
 from shardwise.cli.run_files import job_of
 from shardwise.job.spec import Training
-from shardwise.protocol.contract import cache_directory
+from shardwise.protocol.cache import cache_directory
 from shardwise.protocol.errors import UsageError
 
 if TYPE_CHECKING:  # it imports numpy

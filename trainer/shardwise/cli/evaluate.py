@@ -23,7 +23,7 @@ from shardwise.cli.run_files import is_live, job_of, report_refused, root_of
 from shardwise.job import environment
 from shardwise.job.spec import TrainingJob
 from shardwise.job.topology import mesh_shape
-from shardwise.protocol.contract import cache_directory
+from shardwise.protocol.cache import cache_directory
 from shardwise.protocol.errors import NonFiniteError, UsageError
 
 if TYPE_CHECKING:  # both import JAX

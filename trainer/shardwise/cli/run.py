@@ -17,6 +17,7 @@ from shardwise.job.load import load
 from shardwise.job.own_program import job_of_command
 from shardwise.job.resolve import resolve
 from shardwise.job.spec import TrainingJob
+from shardwise.protocol.cache import refuse_unusable_cache
 from shardwise.protocol.errors import UsageError
 
 What = Annotated[
@@ -80,6 +81,7 @@ def command(
             raise ModuleNotFoundError(name="jax")
 
     refuse_elsewhere(job)
+    refuse_unusable_cache(trainer=job.spec.training_if_any is not None)
     console, errors = consoles()
     if directory is None:
         directory = Path("runs") / job.metadata.name

@@ -17,7 +17,8 @@ from pydantic import BaseModel
 from rich.console import Console
 
 from shardwise.cli.command import trainer_imports
-from shardwise.protocol.contract import BUCKET_LEASE, LOGS, cache_directory
+from shardwise.protocol.cache import cache_directory
+from shardwise.protocol.contract import BUCKET_LEASE, LOGS
 from shardwise.protocol.errors import RunDirectoryError, UsageError
 from shardwise.protocol.files import replace_file
 from shardwise.protocol.lease import STALE_SECONDS, Holder

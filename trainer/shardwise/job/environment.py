@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from shardwise.job.accelerators import accelerator_of
 from shardwise.job.spec import TrainingJob
 from shardwise.job.topology import num_devices, topology_of
-from shardwise.protocol.contract import cache_directory
+from shardwise.protocol.cache import JAX_CACHE_VARIABLE, executables_directory
 
 _DEVICE_COUNT = "--xla_force_host_platform_device_count"
 # Simulated devices are threads that meet in every sum. XLA ends the process when one is 40 seconds late, which a busy
@@ -45,13 +45,13 @@ def trainer_environment(job: TrainingJob, environment: Mapping[str, str]) -> dic
     """
     accelerator = accelerator_of(job.spec.hardware).spec
     platform = accelerator.platform
-    executables = cache_directory() / "executables"
+    given = environment.get(JAX_CACHE_VARIABLE)
     return {
         **{variable.name: variable.value for variable in accelerator.env if variable.name not in environment},
         # The processor comes last: it is there for what a program keeps in the host's memory.
         "JAX_PLATFORMS": _PLATFORMS[platform],
         **(_simulated(job, environment) if platform == "cpu" else {}),
-        "JAX_COMPILATION_CACHE_DIR": environment.get("JAX_COMPILATION_CACHE_DIR", str(executables)),
+        JAX_CACHE_VARIABLE: str(executables_directory(environment)) if given is None else given,
         # By default JAX keeps only what took a second to compile.
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",

@@ -3,7 +3,6 @@
 It starts nothing and decides nothing. It reads and writes the progress record, lists logs, and opens no other file.
 """
 
-import os
 import re
 from collections.abc import Iterable, Iterator
 from enum import IntEnum, StrEnum
@@ -40,7 +39,6 @@ RUN_ID = ".run-id"
 COMMITTED = "COMMITTED"  # in a checkpoint's folder, written last: without it the checkpoint does not count
 
 CACHE_VARIABLE = "SHARDWISE_CACHE"
-CACHE_DEFAULT = "~/.cache/shardwise"
 # Where a process keeps its compiled programs, if not in the cache, and the file of the key that seals them. In a pod
 # they lie on the job's volume, so that a pod that replaces another finds them.
 PROGRAMS_VARIABLE = "SHARDWISE_PROGRAMS"
@@ -229,8 +227,3 @@ def checkpoint_step(name: str) -> int | None:
 def checkpoint_steps(names: Iterable[str]) -> list[int]:
     """Return the steps of the checkpoints' folders among these names, ascending."""
     return sorted(step for name in names if (step := checkpoint_step(name)) is not None)
-
-
-def cache_directory() -> Path:
-    """Return the folder for token caches and executables, which may be deleted at any time."""
-    return Path(os.environ.get(CACHE_VARIABLE) or CACHE_DEFAULT).expanduser()

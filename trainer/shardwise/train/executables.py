@@ -20,7 +20,6 @@ import pickle
 import platform
 import secrets
 import shutil
-import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -36,7 +35,8 @@ from jax.stages import Compiled, Lowered
 import shardwise
 from shardwise.job.accelerators import xla_flags
 from shardwise.job.spec import TrainingJob
-from shardwise.protocol.contract import PROGRAMS, PROGRAMS_KEY_VARIABLE, PROGRAMS_VARIABLE, cache_directory
+from shardwise.protocol.cache import private_programs
+from shardwise.protocol.contract import PROGRAMS, PROGRAMS_KEY_VARIABLE, PROGRAMS_VARIABLE
 from shardwise.protocol.file_lock import lock_within
 from shardwise.train.bad_steps import Judge
 from shardwise.train.config import GptConfig
@@ -138,8 +138,7 @@ def _root_and_key(rank: int | None) -> tuple[Path, bytes]:
     """Return the folder for programs of this rank, or of all ranks for None, and the key that seals them."""
     shared = os.environ.get(PROGRAMS_VARIABLE)
     if shared is None:
-        root = Path(os.environ.get("JAX_COMPILATION_CACHE_DIR") or cache_directory() / "executables")
-        return _private(root / PROGRAMS), b"this user's alone"
+        return private_programs(), b"this user's alone"
     folder = Path(shared) / ("all" if rank is None else f"rank-{rank}")
     token = Path(os.environ[PROGRAMS_KEY_VARIABLE]).read_bytes()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -171,15 +170,6 @@ def _load(path: Path, key: bytes, devices: Sequence[jax.Device] | None) -> Compi
         path.unlink(missing_ok=True)
         return None
     return program
-
-
-def _private(folder: Path) -> Path:
-    """Make the folder, and close it to all other users."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = folder.stat()
-    if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
-        folder.chmod(0o700)  # raises if another user owns it
-    return folder
 
 
 def _signature(job: TrainingJob, config: GptConfig, rank: int | None) -> str:

@@ -20,7 +20,8 @@ from shardwise.job.accelerators import xla_flags
 from shardwise.job.identity import identity
 from shardwise.job.spec import Training, TrainingJob
 from shardwise.job.topology import divisors
-from shardwise.protocol.contract import Phase, cache_directory, checkpoint_root
+from shardwise.protocol.cache import cache_directory
+from shardwise.protocol.contract import Phase, checkpoint_root
 from shardwise.protocol.errors import DataError
 from shardwise.protocol.evaluated import HELD_OUT
 from shardwise.protocol.orders import Orders
