@@ -4,7 +4,7 @@ import errno
 import gzip
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -18,6 +18,7 @@ import zstandard
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.spec import AbstractFileSystem
 
+from shardwise.job.paths import absolute_glob
 from shardwise.protocol.errors import DataError, StorageError
 from shardwise.train.data import steady
 from shardwise.train.data.files import find_files, has_changed, read_blocks
@@ -144,6 +145,35 @@ def test_relative_paths_and_names_with_brackets(tmp_path: Path, monkeypatch: pyt
     write(tmp_path / "notes[1].txt", b"one")
 
     assert read("notes[1].txt") == b"one"
+
+
+@pytest.mark.parametrize("name", ["my runs [1]", "what?", "a*b", "[[]x]"])
+def test_a_working_directory_named_like_a_glob(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Its name is only a name: a relative glob finds what is below it, or beside it, and a plain path stays plain."""
+    here = tmp_path / name
+    for file in ("data/a.txt", "data/deep/b[1].txt", "data/c.md"):
+        write(here / file)
+    (here / "work").mkdir()
+    monkeypatch.chdir(here / "work")
+    # Not even listed: it may be a folder that only others may list.
+    monkeypatch.setattr(os, "scandir", refusing(os.scandir, tmp_path))
+
+    expected = [f"{here}/data/a.txt", f"{here}/data/deep/b[1].txt"]
+    assert [os.path.normpath(file.url) for file in find_files(["../data/**/*.txt"])] == expected
+    monkeypatch.chdir(here)
+    assert [file.url for file in find_files(["data/**/*.txt"])] == expected
+    assert [file.url for file in find_files(["./data/deep/b[1].txt"])] == expected[1:]
+    assert [file.url for file in find_files([absolute_glob("data/**/*.txt")])] == expected
+
+
+def refusing(listed: Callable[..., Any], folder: Path) -> Callable[..., Any]:
+    """Return what lists folders as before, but this one."""
+
+    def list_(path: Any) -> Any:
+        assert Path(path) != folder
+        return listed(path)
+
+    return list_
 
 
 def test_links_are_read_as_what_they_point_to(tmp_path: Path) -> None:

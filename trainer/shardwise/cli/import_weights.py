@@ -17,7 +17,7 @@ from shardwise.job import environment
 from shardwise.job.document import Document, write_document
 from shardwise.job.load import check
 from shardwise.job.overrides import apply_overrides
-from shardwise.job.paths import absolute, tokenizer_file, without_links
+from shardwise.job.paths import absolute_glob, tokenizer_file, without_links
 from shardwise.job.presets import BYTE_TOKENIZER, BYTE_VOCAB_SIZE
 from shardwise.job.resolve import resolve
 from shardwise.job.sizes import num_parameters
@@ -112,7 +112,7 @@ def command(
     notes = [*_tokenizer_notes(job.spec.training.data, config.vocab_size)]
     root = root_of(job, directory)
     for source in document.data["spec"]["training"]["data"]["train"]:
-        source["paths"] = [path if path == _TEXT_TO_FILL_IN else absolute(path) for path in source["paths"]]
+        source["paths"] = [path if path == _TEXT_TO_FILL_IN else absolute_glob(path) for path in source["paths"]]
     # Named in the job, so that it never begins with other weights, wherever it runs.
     document.data["spec"]["training"]["startFrom"] = {"path": without_links(root), "step": 0}
     num_bytes = save_weights(job, directory, root, config, parameters, console.print)

@@ -1,5 +1,7 @@
 """The paths of a job as they are from any folder: a run's own job file is read from everywhere."""
 
+import glob
+import os
 from pathlib import Path
 from typing import TypeVar
 
@@ -41,12 +43,19 @@ def _with_absolute_workdir(job: TrainingJob) -> TrainingJob:
 
 
 def _absolute(sources: tuple[HasPaths, ...]) -> tuple[HasPaths, ...]:
-    return tuple(each.model_copy(update={"paths": tuple(absolute(path) for path in each.paths)}) for each in sources)
+    return tuple(each.model_copy(update={"paths": tuple(map(absolute_glob, each.paths))}) for each in sources)
 
 
 def absolute(path: str) -> str:
     """Return a path below the working directory, or an address as it is."""
     return path if is_url(path) else str(Path(path).absolute())
+
+
+def absolute_glob(path: str) -> str:
+    """Return the same of a path that may be a glob: the working directory's own name is then no part of the glob."""
+    if is_url(path) or not glob.has_magic(path) or os.path.lexists(path):
+        return absolute(path)
+    return str(Path(glob.escape(str(Path.cwd()))) / path)
 
 
 def without_links(path: str) -> str:

@@ -19,7 +19,7 @@ import fsspec
 from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
-from shardwise.job.paths import is_url
+from shardwise.job.paths import absolute_glob, is_url
 from shardwise.protocol.errors import DataError, ShardwiseError
 from shardwise.protocol.storage import in_words, reason_of, with_retries
 from shardwise.train.data.compression import BLOCK_BYTES, DECOMPRESSORS, CorruptZstdError, plain_blocks
@@ -135,7 +135,7 @@ def _found(pattern: str) -> list[DataFile]:
         return [_data_file(filesystem, path, named=True)]
     if filesystem.isdir(path):
         return [_data_file(filesystem, inside, named=False) for inside in _saved_dataset(filesystem, path, pattern)]
-    matches = _matches(filesystem, path)
+    matches = _matches(filesystem, path if is_url(pattern) or pattern[:1] == "~" else absolute_glob(pattern))
     if not matches:
         raise DataError(
             f"no file matches {pattern!r} (looked for {_address(filesystem, path)}); expected the path of at least "

@@ -5,13 +5,17 @@ editors and notebooks leave beside the text.
 """
 
 import errno
+import glob
+import itertools
 import os
+import re
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 from stat import S_IFDIR, S_IFMT, S_IFREG
 
 _ANY_DEPTH = "**"
+_ESCAPED = re.compile(r"\[([*?[])\]")
 _States = frozenset[tuple[str, ...]]
 """What may be left of a pattern's parts below a folder: several ways, where one of them is `**`."""
 
@@ -31,8 +35,17 @@ def local_files(pattern: str) -> Iterator[str]:
     parts = [part for part, before in zip(names, ["", *names], strict=False) if not part == before == _ANY_DEPTH]
     if any(_ANY_DEPTH in part and part != _ANY_DEPTH for part in parts):
         raise ValueError(f"{_ANY_DEPTH} can only be a whole part of a path")
-    num_plain = next((number for number, part in enumerate(parts) if set(part) & set("*?[")), len(parts))
-    yield from _below("".join(f"/{part}" for part in parts[:num_plain]), frozenset({tuple(parts[num_plain:])}), set())
+    plain = [_plain(part) for part in itertools.takewhile(_is_plain, parts)]
+    yield from _below("".join(f"/{part}" for part in plain), frozenset({tuple(parts[len(plain) :])}), set())
+
+
+def _plain(part: str) -> str:
+    """Return a part without what stands for a single letter of a glob itself, as `glob.escape` writes it."""
+    return _ESCAPED.sub(r"\1", part)
+
+
+def _is_plain(part: str) -> bool:
+    return not glob.has_magic(_ESCAPED.sub("", part))
 
 
 def _below(folder: str, states: _States, seen: set[tuple[int, int, _States]]) -> Iterator[str]:
