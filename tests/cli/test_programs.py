@@ -55,3 +55,39 @@ def test_run_refuses(command: Command, words: list[str], message: str) -> None:
     ended = command("run", *words)
     assert ended.code in (ExitCode.USAGE, ExitCode.BAD_INPUT)
     assert message in " ".join(ended.error.split())
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Path:
+    """Return a folder with a script that can be executed."""
+    script = tmp_path / "my.sh"
+    script.write_text("#!/bin/sh\necho it runs\n")
+    script.chmod(0o755)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "words", [["--", "./my.sh"], ["./my.sh"], ["./my.sh", "--dir", "d"], ["--dir", "d", "--", "true"]]
+)
+def test_a_program_of_one_word(process: Command, programs: Path, words: list[str]) -> None:
+    """It is one after `--`, or where its file can be executed."""
+    ended = process("run", *words, folder=programs)
+
+    assert (ended.code, ended.error) == (0, "")
+    (log,) = programs.glob("**/host-0.log")
+    assert log.read_text() == ("" if "true" in words else "it runs\n")
+
+
+@pytest.mark.parametrize("words", [["job.yaml"], ["--", "job.yaml"], ["job.yaml", "--"], ["job"], ["job", "--"]])
+def test_one_word_that_is_a_job_file(
+    command: Command, programs: Path, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that is named like a job is one even after `--`, and before it any other that cannot be executed."""
+    monkeypatch.chdir(programs)
+    for name in ("job.yaml", "job"):
+        (programs / name).write_text("kind: Nothing\n")
+
+    ended = command("run", *words)
+
+    assert ended.code == ExitCode.BAD_INPUT
+    assert "kind" in ended.error

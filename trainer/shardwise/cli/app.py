@@ -62,7 +62,8 @@ _COMMANDS = (
 )
 """Name, an example of what follows it, and module."""
 for name, example, module in _COMMANDS:
-    app.command(name, epilog=f"Example: shardwise {name} {example}")(module.command)
+    kind = run.Command if module is run else None
+    app.command(name, cls=kind, epilog=f"Example: shardwise {name} {example}")(module.command)
 
 Version = Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)]
 

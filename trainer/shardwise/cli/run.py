@@ -8,9 +8,10 @@ import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from shardwise.cli.command import Overrides, trainer_imports
 from shardwise.job.load import load
@@ -20,6 +21,7 @@ from shardwise.job.spec import TrainingJob
 from shardwise.protocol.cache import refuse_unusable_cache
 from shardwise.protocol.errors import UsageError
 
+_AFTER_DASHES = "shardwise.after-dashes"
 What = Annotated[
     list[str],
     typer.Argument(help="The job file; or -- and an own program with its words.", metavar="JOB.YAML | COMMAND..."),
@@ -48,7 +50,17 @@ Devices = Annotated[
 ]
 
 
+class Command(TyperCommand):
+    """The command that remembers whether its last word came right after `--`, of which typer itself tells nothing."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Note it down for `command`."""
+        ctx.meta[_AFTER_DASHES] = args[-2:-1] == ["--"]
+        return super().parse_args(ctx, args)
+
+
 def command(
+    context: typer.Context,
     what: What,
     directory: Directory = None,
     overrides: Overrides = None,
@@ -64,7 +76,7 @@ def command(
     devices that JAX finds. A host or a process that dies is replaced, and the run goes on. SIGTERM, Ctrl-C or
     `shardwise stop` saves, then stops; the same command goes on from there.
     """
-    if len(what) > 1 or hosts is not None or devices is not None:
+    if hosts is not None or devices is not None or _is_program(what, after_dashes=context.meta[_AFTER_DASHES]):
         _refuse_job_file(what)
         if overrides:
             raise UsageError("run: --set changes a job file, and a command has none")
@@ -89,10 +101,24 @@ def command(
     sys.exit(run(job, directory, fork=fork, step=step, console=console, errors=errors))
 
 
+def _is_program(what: list[str], *, after_dashes: bool) -> bool:
+    """Return whether these are the words of a program; a single one may be a job file."""
+    file, *words = what
+    return bool(words) or (not _named_like_a_job(file) and (after_dashes or _can_be_executed(file)))
+
+
+def _named_like_a_job(file: str) -> bool:
+    return Path(file).suffix in {".yaml", ".yml"} and not _can_be_executed(file)
+
+
+def _can_be_executed(file: str) -> bool:
+    return Path(file).is_file() and os.access(file, os.X_OK)
+
+
 def _refuse_job_file(command: list[str]) -> None:
     """Refuse a command that begins with a job file: what follows it was meant to change the job."""
     file, *words = command
-    if Path(file).suffix not in {".yaml", ".yml"} or os.access(file, os.X_OK):
+    if not _named_like_a_job(file):
         return
     if not words:
         raise UsageError(
