@@ -5,11 +5,13 @@ import fcntl
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
+from shardwise.cli.run_files import is_live
 from shardwise.protocol import takeover
 from shardwise.protocol.contract import LOCK, LOGS
 from shardwise.protocol.errors import RunDirectoryError, StorageError
@@ -22,6 +24,35 @@ with hold(pathlib.Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
 """
+
+
+def test_who_only_looks_keeps_no_run_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that asks at this instant whether the run is live has the lock for a moment, which is waited for."""
+    with hold(tmp_path):
+        pass
+    with (tmp_path / LOCK).open() as looker:
+        fcntl.flock(looker, fcntl.LOCK_SH)
+        monkeypatch.setattr(time, "sleep", lambda _seconds: fcntl.flock(looker, fcntl.LOCK_UN))
+        with hold(tmp_path):
+            assert is_live(tmp_path)
+
+
+def test_a_live_run_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What keeps the lock for itself is no look: nothing is waited for."""
+    monkeypatch.delattr(time, "sleep")
+    refused = pytest.raises(RunDirectoryError, match=f"a live run .process {os.getpid()}. is using")
+    with hold(tmp_path), refused, hold(tmp_path):
+        pass
+
+
+def test_looks_without_end_are_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shared lock that stays ends in the same words, not in a command that hangs."""
+    monkeypatch.setattr(takeover, "_LOOKS_SECONDS", 0.0)
+    (tmp_path / LOCK).touch()
+    with (tmp_path / LOCK).open() as looker:
+        fcntl.flock(looker, fcntl.LOCK_SH)
+        with pytest.raises(RunDirectoryError, match="is using this directory"), hold(tmp_path):
+            pass
 
 
 def test_a_second_live_run_is_refused_by_name_and_a_dead_one_is_not(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ later commit of an older attempt is refused.
 import fcntl
 import json
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +27,8 @@ _LENGTH = 64  # bytes, more than any content
 COMMIT_WITHIN_SECONDS = 180.0
 """A commit takes one small write; NFS keeps the lock of a machine that died for 90 s."""
 _TELL_SECONDS = 2.0
+_LOOKS_SECONDS = 0.5
+_LOOK_AGAIN_SECONDS = 0.005
 
 
 @contextmanager
@@ -48,17 +51,36 @@ def hold(path: Path) -> Iterator[None]:
         raise in_words(error, words, RunDirectoryError) from error
     try:
         holder = _read(handle)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _alone(handle):
             raise RunDirectoryError(
                 f"{path}: a live run (process {holder.get('pid', 'unknown')}) is using this directory; "
                 "wait for it, stop it with `shardwise stop`, or give another --dir"
-            ) from None
+            )
         _write(handle, {"pid": os.getpid()})
         yield
     finally:
         os.close(handle)
+
+
+def _alone(handle: int) -> bool:
+    """Take the lock alone; return False if a live run has it. Who only looks shares it for a moment: try again then."""
+    until = time.monotonic() + _LOOKS_SECONDS
+    while not _locked(handle, fcntl.LOCK_EX):
+        if not _locked(handle, fcntl.LOCK_SH):
+            return False
+        fcntl.flock(handle, fcntl.LOCK_UN)  # or two that begin now would keep each other out
+        if time.monotonic() > until:
+            return False
+        time.sleep(_LOOK_AGAIN_SECONDS)
+    return True
+
+
+def _locked(handle: int, kind: int) -> bool:
+    try:
+        fcntl.flock(handle, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def next_attempt(path: Path, tell: Callable[[str], None] = lambda _: None) -> int:
