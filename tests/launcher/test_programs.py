@@ -186,6 +186,31 @@ def test_an_init_that_comes_too_late(shell: ProgramShell) -> None:
     assert "Traceback" not in run.output
 
 
+STARTS_ANOTHER = """
+import subprocess, sys, shardwise
+run = shardwise.init(steps=2)
+child = "import shardwise; run = shardwise.init(%s); print(run.directory, run.num_processes, run.attempt, flush=True)"
+child += "; shardwise.checkpoint.save({'n': 9}, 9)"
+for given in ("directory='others'", ""):
+    print(subprocess.run([sys.executable, "-c", child % given]).returncode, flush=True)
+for step in (1, 2):
+    shardwise.report(step=step)
+shardwise.checkpoint.save({"n": 2}, 2)
+"""
+
+
+def test_a_script_that_starts_another(shell: ProgramShell) -> None:
+    """The other has no part in the run: it is a run by itself in a directory of its own, and without one is refused."""
+    run = begin(shell, "starts", STARTS_ANOTHER, "recovery.restarts=" + NONE)
+    summary = run.finish()
+    assert (summary["status"], summary["steps"], summary["restarts"]) == ("complete", 2, {})
+    assert [path.name for path in (run.directory / "checkpoints").glob("step-*")] == ["step-00000002"]
+    assert (shell.folder / "others" / "checkpoints" / "step-00000009" / "COMMITTED").exists()
+    own, code, refused, its_code = log(run).splitlines()
+    assert (own, code, its_code) == (f"{shell.folder}/others 1 0", "0", str(ExitCode.USAGE.value))
+    assert refused.startswith("error: shardwise.init(): another process on this host has the part of it in the run")
+
+
 CHILD = "import time\nend = time.monotonic() + 15\nwhile time.monotonic() < end: sum(range(100_000))"
 SIGNS = {
     "output": "import time\nfor _ in range(50):\n    print('on it')\n    time.sleep(0.3)\n",

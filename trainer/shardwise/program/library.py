@@ -1,10 +1,12 @@
 """The functions that a script calls: `shardwise.init()`, and what follows it.
 
 Under `shardwise run`, or in a pod, an agent has given this process its place (`shardwise.protocol.program`). Without
-one the script is a run of one process, in a directory of its own.
+one the script is a run of one process, in a directory of its own. What a script starts inherits its variables, but not
+its place: that is of the first process on the host that asks for it, as long as it lives.
 """
 
 import atexit
+import fcntl
 import operator
 import os
 import re
@@ -49,10 +51,12 @@ def init(
         steps: of the whole run, at most 2**31 - 1; with it the status has the time left.
         save_every_seconds: how often `should_save` says so by itself; None for never.
         keep: how many checkpoints stay.
-        directory: of a script that is run by itself; `runs/NAME` if left out. `shardwise run` gives its own.
+        directory: of a script that is run by itself; `runs/NAME` if left out. `shardwise run` gives its own. A script
+            that another one starts, which is in a run, has no part in that: it needs this, and is run by itself.
 
     Raises:
-        UsageError: it was called before, or after JAX was used, or not in the main thread, or with too many steps.
+        UsageError: it was called before, or after JAX was used, or not in the main thread, or with too many steps; or
+            another process on this host has its part in the run, and no directory is given.
         PeerError: another process did not come.
         RunDirectoryError: another live run uses the directory, or it cannot be written.
 
@@ -70,6 +74,13 @@ def init(
     load_in_order()
     stack = ExitStack()
     place = Place.of(os.environ)
+    if place and not _take(place, stack):
+        if directory is None:
+            raise UsageError(
+                "shardwise.init(): another process on this host has the part of it in the run, and a run has one on "
+                "each host: call it there alone; with directory=... this process is a run by itself"
+            )
+        place = None
     _run = Run(
         place or _place_alone(Path(directory or Path("runs") / _script()), stack),
         stack,
@@ -130,6 +141,17 @@ def whole(call: str, step: SupportsIndex) -> int:
         return operator.index(step)
     except TypeError as error:
         raise UsageError(f"{call}(step={step!r}): expected a whole number") from error
+
+
+def _take(place: Place, stack: ExitStack) -> bool:
+    """Take the place until the stack closes or the process ends; return False if another live process has it."""
+    handle = os.open(f"{place.progress}.{place.attempt}.taken", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    stack.callback(os.close, handle)
+    try:
+        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # unlike flock's it is not inherited by what is forked
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _place_alone(directory: Path, stack: ExitStack) -> Place:
