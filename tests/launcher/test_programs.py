@@ -211,6 +211,45 @@ def test_a_script_that_starts_another(shell: ProgramShell) -> None:
     assert refused.startswith("error: shardwise.init(): another process on this host has the part of it in the run")
 
 
+FORKS = """
+import os, sys, jax, shardwise
+from shardwise.protocol.errors import UsageError
+run = shardwise.init(steps=4)
+everywhere = jax.NamedSharding(run.mesh(data=None), jax.P())
+state, first = shardwise.checkpoint.restore(like=jax.device_put({"x": jax.numpy.zeros(4)}, everywhere))
+for step in range(1, 5):
+    state = jax.jit(lambda tree: {"x": tree["x"] + 1})(state)
+    shardwise.report(step=step, loss=1.0)
+    if step in (2, 3):
+        helper = os.fork()
+        if helper == 0:
+            if step == 3:
+                raise ValueError("the helper's own")
+            for call in (shardwise.init, shardwise.should_stop):
+                try:
+                    call()
+                except UsageError as error:
+                    print(error, flush=True)
+            sys.exit(7)
+        print(os.waitstatus_to_exitcode(os.waitpid(helper, 0)[1]), flush=True)
+    shardwise.checkpoint.save(state, step)
+"""
+
+
+def test_a_forked_helper_that_ends(shell: ProgramShell) -> None:
+    """It ends as any process does, by its own code or error, and the run has no part in that: all goes on as before."""
+    run = begin(
+        shell, "forks", FORKS, "hardware.topology=2x1", "recovery={restarts: {hang: 0, failure: 0}, hangAfter: 20s}"
+    )
+    summary = run.finish()
+    assert (summary["status"], summary["steps"], summary["restarts"]) == ("complete", 4, {})
+    said = log(run)
+    words = "in a process that its script has forked, which is no part of the run"
+    assert [line for line in said.splitlines() if line.isdecimal()] == ["7", "1"]
+    assert (said.count(words), said.count("ValueError: the helper's own")) == (2, 1)
+    assert [event["step"] for event in run.records("saved")] == [1, 2, 3, 4]
+
+
 CHILD = "import time\nend = time.monotonic() + 15\nwhile time.monotonic() < end: sum(range(100_000))"
 SIGNS = {
     "output": "import time\nfor _ in range(50):\n    print('on it')\n    time.sleep(0.3)\n",

@@ -21,6 +21,11 @@ def went_on() -> None:
     _given.clear()
 
 
+def give(code: int) -> None:
+    """Note that the script ends by this code, without `sys.exit`."""
+    _given.append(SystemExit(code))
+
+
 def given() -> SystemExit | None:
     """Return what the script ends by, for an exit handler; None if it has come to its end."""
     return _given[-1] if _given else None

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, SupportsIndex
 
 from shardwise.job.environment import COLLECTIVE_TIMEOUT_FLAGS
-from shardwise.program import endings, exits
+from shardwise.program import endings, exits, forked
 from shardwise.program.run import Run
 from shardwise.protocol.contract import progress_name
 from shardwise.protocol.errors import UsageError
@@ -31,8 +31,10 @@ from shardwise.train.jax_private import load_in_order
 SAVE_EVERY_SECONDS = 600.0
 KEPT = 3
 _ALONE_HANG_SECONDS = 300.0
+_FORKED = "in a process that its script has forked, which is no part of the run"
 
 _run: Run | None = None  # a process has one part in one run, so this is global to it
+_is_forked = False
 
 
 def init(
@@ -62,6 +64,8 @@ def init(
 
     """
     global _run  # noqa: PLW0603  see its definition
+    if _is_forked:
+        raise UsageError(f"shardwise.init() was called {_FORKED}")
     if _run is not None:
         raise UsageError("shardwise.init() was called before; call it once, at the beginning of the script")
     if threading.current_thread() is not threading.main_thread():
@@ -91,6 +95,7 @@ def init(
     )
     exits.watch()
     atexit.register(_run.end)
+    os.register_at_fork(after_in_child=_leave_run)
     return _run
 
 
@@ -130,6 +135,8 @@ def save_now() -> None:
 
 def current() -> Run:
     """Return this process's part in the run; UsageError before `init`."""
+    if _is_forked:
+        raise UsageError(f"a function of shardwise was called {_FORKED}")
     if _run is None:
         raise UsageError("expected shardwise.init() first, at the beginning of the script")
     return _run
@@ -141,6 +148,13 @@ def whole(call: str, step: SupportsIndex) -> int:
         return operator.index(step)
     except TypeError as error:
         raise UsageError(f"{call}(step={step!r}): expected a whole number") from error
+
+
+def _leave_run() -> None:
+    """Leave the run to the parent, in a child that the script has forked."""
+    global _is_forked  # noqa: PLW0603  a process is forked or not
+    _is_forked = True
+    forked.end_apart(sys.__excepthook__ if sys.excepthook is _failed else sys.excepthook)
 
 
 def _take(place: Place, stack: ExitStack) -> bool:
