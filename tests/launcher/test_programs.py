@@ -347,6 +347,35 @@ def test_a_save_does_not_end_it(shell: ProgramShell) -> None:
     assert run.send(signal.SIGTERM) == ExitCode.SAVED
 
 
+NO_RECORDS = {
+    "another": "file.write_text('{\"step\": 1}')",
+    "binary": "file.write_bytes(bytes(range(256)))",
+    "folder": "(file / 'within').mkdir(parents=True)",
+    "huge": "file.touch(); os.truncate(file, 1 << 40)",
+    "pipe": "os.mkfifo(file)",
+    "endless": "file.symlink_to('/dev/zero')",
+}
+
+
+@pytest.mark.parametrize("what", NO_RECORDS)
+def test_a_file_that_is_no_progress_record(shell: ProgramShell, what: str) -> None:
+    """It counts as none, of this attempt and for the next one, and the program's log says so once."""
+    script = (
+        "import os, pathlib, time\n"
+        "file, attempt = pathlib.Path(os.environ['SHARDWISE_PROGRESS']), os.environ['SHARDWISE_ATTEMPT']\n"
+        "if attempt == '0':\n"
+        f"    {NO_RECORDS[what]}\n"
+        "log = pathlib.Path(os.environ['SHARDWISE_RUN_DIRECTORY'], 'logs', f'attempt-{attempt}', 'host-0.log')\n"
+        "while attempt == '0' and 'counts as none' not in log.read_text():\n"
+        "    time.sleep(0.05)\n"
+        "raise SystemExit(attempt == '0')\n"
+    )
+    run = begin(shell, f"no-record-{what}", script)
+    assert run.finish()["restarts"] == {"failure": 1}
+    assert (log(run).count("counts as none"), log(run, 1)) == (1, "")
+    assert "progress-0.json is no progress record, and counts as none: expected a file of" in log(run)
+
+
 def test_what_it_leaves_behind_is_ended(shell: ProgramShell) -> None:
     """A child that a failed program has left in a session of its own does not live on into the next attempt."""
     script = (

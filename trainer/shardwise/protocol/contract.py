@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from enum import IntEnum, StrEnum
 from pathlib import Path
 from signal import SIGTERM
+from stat import S_ISREG
 
 from pydantic import Field
 
@@ -48,6 +49,7 @@ PROGRAMS = "programs"  # their folder in the run directory, or in the cache
 WORK_LIMIT_HANGS = 12
 """How many times `hangAfter` a trainer may work without progress before the first step, or wait for others to join."""
 
+_PROGRESS_BYTES = 1 << 20  # far more than any record has
 _ATTEMPT_NAME = re.compile(r"attempt-(\d+)")
 _CHECKPOINT_NAME = re.compile(r"step-(\d{8,10})")
 
@@ -162,8 +164,13 @@ def write_progress(path: Path, progress: Progress) -> None:
 
 
 def read_progress(path: Path) -> Progress | None:
-    """Return the record at `path`, or None if no process has written one yet."""
+    """Return the record at `path`, or None if no process has written one yet; ValueError if another thing is there."""
     try:
+        stat = path.stat()
+        if not S_ISREG(stat.st_mode):
+            raise ValueError("it is no regular file")
+        if stat.st_size > _PROGRESS_BYTES:
+            raise ValueError(f"it has {stat.st_size:,} bytes")
         return Progress.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         return None

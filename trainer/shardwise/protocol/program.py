@@ -9,7 +9,7 @@
     SHARDWISE_ATTEMPT         how often the processes have been started before
     SHARDWISE_DEADLINE        seconds that are left of the job's deadline; unset without one
     SHARDWISE_HANG_AFTER      seconds without progress after which the processes are ended
-    SHARDWISE_PROGRESS        the file that the process writes its progress to
+    SHARDWISE_PROGRESS        the file that the process writes its progress to (`contract.Progress`)
     SHARDWISE_STACKS          the file that it writes its stacks to when it gets SIGUSR2
 
 Programs that never heard of Shardwise find RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT,

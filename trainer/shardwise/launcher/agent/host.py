@@ -12,10 +12,11 @@ import time
 from shardwise.job.spec import TrainingJob
 from shardwise.launcher.agent.activity import Activity
 from shardwise.launcher.agent.config import AgentConfig, stacks_of
+from shardwise.launcher.agent.progress_file import ProgressFile
 from shardwise.launcher.agent.standby import Standbys
 from shardwise.launcher.agent.trainer import StuckError, Trainer
 from shardwise.launcher.system import processes
-from shardwise.protocol.contract import Phase, Progress, checkpoint_root, progress_name, read_progress
+from shardwise.protocol.contract import Phase, Progress, checkpoint_root, progress_name
 from shardwise.protocol.orders import Orders
 from shardwise.protocol.report import Exit, Report
 from shardwise.protocol.requests import (
@@ -48,7 +49,7 @@ class Host:
         """Start nothing yet."""
         self._config = config
         self.agent_id = secrets.token_hex(8)
-        self._progress_file = config.scratch / progress_name(config.host)
+        self._progress_file = ProgressFile(config.scratch / progress_name(config.host))
         self._trainer: Trainer | None = None
         self._standbys = Standbys(config, job)
         self._runs_program = job.spec.program is not None
@@ -58,7 +59,6 @@ class Host:
         self._changing = asyncio.Lock()
         self._stuck = ""
         self._progress: Progress | None = None
-        self._seen: tuple[int, int] = (0, 0)
         self._told_at, self._version = 0.0, 0
         self._news = asyncio.Event()
         self.stop_asked = False
@@ -166,7 +166,7 @@ class Host:
             "job_file": str(config.job_file),
             "directory": str(config.directory),
             "checkpoints": checkpoint_root(None, config.url) if config.url else None,
-            "progress": str(self._progress_file),
+            "progress": str(self._progress_file.path),
             "stacks": str(stacks_of(config.scratch, config.host)),
         }
         return orders.model_copy(update=own)
@@ -179,8 +179,8 @@ class Host:
             before, self._trainer = self._trainer, None  # what follows may fail, and is tried again from here
             if before:
                 before.close()
-            self._progress_file.unlink(missing_ok=True)
-            self._progress, self._seen, self._exit = None, (0, 0), None
+            self._progress_file.clear()
+            self._progress = self._exit = None
             self._trainer = await self._standbys.give(orders)
             self._activity = Activity(time.monotonic(), is_program=self._runs_program)
             self._ended = asyncio.create_task(self._await_end(self._trainer))
@@ -219,14 +219,9 @@ class Host:
 
     def _read_progress(self) -> Progress | None:
         """Read the trainer's progress record if it has changed since the last look."""
-        with contextlib.suppress(FileNotFoundError):
-            stat = self._progress_file.stat()
-            seen = (stat.st_mtime_ns, stat.st_ino)
-            read = read_progress(self._progress_file) if seen != self._seen else None
-            if read and self._trainer and read.attempt == self._trainer.orders.attempt:
-                self._seen, self._progress = seen, read
-                return read
-        return None
+        read = self._progress_file.read(self._trainer) if self._trainer else None
+        self._progress = read or self._progress
+        return read
 
     def _tell(self) -> None:
         self._version += 1
