@@ -45,18 +45,26 @@ class Run:
         ray: bool = False,
         stdout: int | None = None,
         stderr: int | None = None,
+        on_terminal: bool = False,
         **plan: Any,
     ) -> None:
-        """Start the command, with these files as its output if they are given, and trainers that follow the plan."""
+        """Start the command, with these files as its output if they are given, and trainers that follow the plan.
+
+        On a terminal, which is its output, it is what the terminal was opened for.
+        """
         text = JOB.read_text().replace("1x8", f"{hosts}x2").replace("fsdp: true", "fsdp: false")
         text = text.replace("tensor: 2", "tensor: 1").replace("sequences: 16", "sequences: 12")
         self._job.write_text(text + f"  recovery: {{{recovery}}}\n  deadline: {deadline}\n")
         (self.directory / "fake.json").write_text(json.dumps({"steps": 30, "saveEvery": 5, **plan}))
-        self.again(ray=ray, stdout=stdout, stderr=stderr)
+        self.again(ray=ray, stdout=stdout, stderr=stderr, on_terminal=on_terminal)
 
-    def again(self, *, ray: bool = False, stdout: int | None = None, stderr: int | None = None) -> None:
+    def again(
+        self, *, ray: bool = False, stdout: int | None = None, stderr: int | None = None, on_terminal: bool = False
+    ) -> None:
         """Start the same command once more."""
         command = [sys.executable, str(HERE / "command.py"), str(self._job), str(self.directory)]
+        if on_terminal:
+            command = ["sh", "-c", 'exec setsid --ctty "$@" <&1', "sh", *command]
         environment = os.environ | {"TMPDIR": str(self._temporary)}
         with self._output.open("ab") as output:
             started = subprocess.Popen(

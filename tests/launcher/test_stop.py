@@ -13,6 +13,7 @@ HELD = {"attempt": 0, "step": 7, "wait": "go"}
 
 ASKED: dict[str, Callable[[Run], object]] = {
     "command": lambda run: run.command.send_signal(signal.SIGTERM),
+    "terminal that is closed": lambda run: run.command.send_signal(signal.SIGHUP),
     "terminal": lambda run: run.command.send_signal(signal.SIGINT),
     "leader": lambda run: os.kill(run.until_step(7)[0]["agentPid"], signal.SIGTERM),
     "agent": lambda run: os.kill(run.until_step(7)[1]["agentPid"], signal.SIGTERM),

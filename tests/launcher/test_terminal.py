@@ -4,11 +4,12 @@ import os
 import pty
 import re
 import select
+import signal
 import time
 
 from tests.launcher.conftest import LIMIT_SECONDS, Run
 
-from shardwise.protocol.contract import ExitCode
+from shardwise.protocol.contract import Control, ExitCode
 
 HELD = {"step": 7, "wait": "go"}
 STANDING = re.compile(rb"running  step 7 of [0-9,]+  loss 0[.]14")
@@ -61,3 +62,32 @@ def test_a_line_that_fails(run: Run) -> None:
     assert run.end() == ExitCode.OK
     assert "the line with the status has failed" in run.output
     assert "TypeError: no line of quickstart" in run.output
+
+
+def test_a_terminal_that_is_closed(run: Run) -> None:
+    """The kernel tells the command, which can show nothing more: the run is saved where it stands, and stopped."""
+    ours, theirs = pty.openpty()
+    run.start(hosts=2, stdout=theirs, stderr=theirs, on_terminal=True, saveEvery=None, faults=[HELD])
+    os.close(theirs)
+    shown_until(ours, STANDING)
+    os.close(ours)
+    run.go_on(heard=Control.STOP)
+
+    assert run.end() == ExitCode.SAVED
+    assert (run.summary["status"], run.summary["restarts"]) == ("stopped", {})
+    assert (run.directory / "checkpoints" / f"step-{run.summary['steps']:08}" / "COMMITTED").exists()
+
+
+def test_a_terminal_that_is_closed_under_nohup(run: Run) -> None:
+    """Whoever has the command ignore that has it go on to the end."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # which the command inherits
+    try:
+        run.start(hosts=2, faults=[HELD])
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    run.until_step(7)
+    run.command.send_signal(signal.SIGHUP)
+    run.go_on()
+
+    assert run.end() == ExitCode.OK
+    assert run.summary["status"] == "complete"

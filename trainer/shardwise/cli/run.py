@@ -73,8 +73,9 @@ def command(
     """Run a job or program here, or go on with what is in --dir.
 
     Devices of cpu-sim are simulated, on any number of hosts. Of GPUs and TPUs a job has one host here, with all the
-    devices that JAX finds. A host or a process that dies is replaced, and the run goes on. SIGTERM, Ctrl-C or
-    `shardwise stop` saves, then stops; the same command goes on from there.
+    devices that JAX finds. A host or a process that dies is replaced, and the run goes on. SIGTERM, Ctrl-C, a closed
+    terminal or `shardwise stop` saves, then stops; the same command goes on from there. Under `nohup` a closed terminal
+    does not stop it.
     """
     if hosts is not None or devices is not None or _is_program(what, after_dashes=context.meta[_AFTER_DASHES]):
         _refuse_job_file(what)

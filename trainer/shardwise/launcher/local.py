@@ -112,6 +112,8 @@ class _Command:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._stop)
         loop.add_signal_handler(signal.SIGINT, self._interrupt)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
+            loop.add_signal_handler(signal.SIGHUP, self._stop)
         keeping = [asyncio.create_task(self._keep(host)) for host in range(num_hosts(self.job.spec.hardware))]
         showing = asyncio.create_task(show_status(self.console, self._leader, self._tokens.status))
         showing.add_done_callback(partial(tell_unshown, self.errors))
