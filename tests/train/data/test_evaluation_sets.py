@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardwise.job.spec.data import Data
-from shardwise.job.spec.training import EvaluationSet
+from shardwise.job.spec.data import Data, EvaluationSet
 from shardwise.protocol.errors import DataError
 from shardwise.train.data.evaluation_sets import Evaluated, open_held_out, open_sets
 

@@ -7,8 +7,7 @@ from typing import TypeVar
 
 from shardwise.job.presets import BYTE_TOKENIZER
 from shardwise.job.spec import TrainingJob
-from shardwise.job.spec.data import Source
-from shardwise.job.spec.training import EvaluationSet
+from shardwise.job.spec.data import EvaluationSet, Source
 
 HasPaths = TypeVar("HasPaths", Source, EvaluationSet)
 

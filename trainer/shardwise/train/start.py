@@ -126,7 +126,6 @@ def start(job: TrainingJob, run: RunDirectory, phases: Phases, orders: Orders, p
 
     Raises:
         DataError, CheckpointError, RunDirectoryError: see `shardwise.protocol.errors`; nothing was changed.
-
     """
     training = job.spec.training
     program = build(job, devices_of(job))

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 from shardwise.job.document import wrong
 from shardwise.job.spec import TrainingJob
-from shardwise.job.spec.data import Source
-from shardwise.job.spec.training import EvaluationSet
+from shardwise.job.spec.data import EvaluationSet, Source
 from shardwise.protocol.errors import Problem
 
 _PATH = "spec.training"

@@ -7,8 +7,7 @@ from shardwise.job.document import wrong
 from shardwise.job.flags import refusals, repeated
 from shardwise.job.presets import OWNERS
 from shardwise.job.spec import Optimizer, TrainingJob
-from shardwise.job.spec.data import Source
-from shardwise.job.spec.training import EvaluationSet
+from shardwise.job.spec.data import EvaluationSet, Source
 from shardwise.job.topology import divisors, mesh_shape, multiples_near
 from shardwise.protocol.errors import Problem
 from shardwise.protocol.text import any_of

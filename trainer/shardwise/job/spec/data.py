@@ -48,6 +48,21 @@ class Source(StrictModel):
     )
 
 
+class EvaluationSet(StrictModel):
+    """Text that is evaluated on and never trained on, in files of its own."""
+
+    name: Label = Field(description="What metrics and messages call the set; unique.")
+    paths: tuple[PathText, ...] = Field(
+        strict=False, min_length=1, max_length=1024, description="Files, globs or URLs; .gz and .zst too."
+    )
+    text_field: TextField = "text"
+    chat_template: ChatTemplate = None
+    preferences: Preferences = False
+    batches: Annotated[int | None, Unit("batches"), FilledFrom("evaluation.batches")] = Field(
+        None, ge=1, le=100000, description="Batches of one evaluation, at most; the whole set has no more."
+    )
+
+
 class MixturePhase(StrictModel):
     """Weights that replace all earlier ones from a step on."""
 

@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from shardwise.job.quantity import Duration
-from shardwise.job.spec.base import Count, FilledFrom, Label, PathText, Unit, XlaFlag
-from shardwise.job.spec.data import ChatTemplate, Data, Preferences, TextField
+from shardwise.job.spec.base import Count, FilledFrom, PathText, Unit, XlaFlag
+from shardwise.job.spec.data import Data, EvaluationSet
 from shardwise.job.spec.model import Model
 from shardwise.job.spec.optimizer import Optimizer
 from shardwise.protocol.job_status import MAX_HOSTS
@@ -136,21 +136,6 @@ class Checkpoint(StrictModel):
     )
     every_steps: Annotated[Count | None, Unit("steps")] = Field(None, description="Steps between saves.")
     keep: Keep = Field(Keep(), description="Which checkpoints stay.")
-
-
-class EvaluationSet(StrictModel):
-    """Text that is evaluated on and never trained on, in files of its own."""
-
-    name: Label = Field(description="What metrics and messages call the set; unique.")
-    paths: tuple[PathText, ...] = Field(
-        strict=False, min_length=1, max_length=1024, description="Files, globs or URLs; .gz and .zst too."
-    )
-    text_field: TextField = "text"
-    chat_template: ChatTemplate = None
-    preferences: Preferences = False
-    batches: Annotated[int | None, Unit("batches"), FilledFrom("evaluation.batches")] = Field(
-        None, ge=1, le=100000, description="Batches of one evaluation, at most; the whole set has no more."
-    )
 
 
 class Evaluation(StrictModel):

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.job.rounding import num_parts
-from shardwise.job.spec.data import Data, Source
-from shardwise.job.spec.training import EvaluationSet
+from shardwise.job.spec.data import Data, EvaluationSet, Source
 from shardwise.protocol.errors import DataError
 from shardwise.protocol.evaluated import HELD_OUT
 from shardwise.train.data.dataset import open_all
