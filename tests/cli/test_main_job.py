@@ -275,6 +275,20 @@ def test_an_imported_job_begins_with_its_weights_wherever_it_runs(
     assert "step-00000000 cannot be used" in ended.error
 
 
+@pytest.mark.usefixtures("finished")
+def test_paths_are_printed_as_they_are(command: Command) -> None:
+    """What stands in brackets is a part of a path, not a style of the terminal."""
+    out = command("export", "runs/x", "out[v2]/model.safetensors")
+    made = command("import", "out[v2]/model.safetensors", "runs/tuned[v2]", "--set=hardware.topology=1x8")
+
+    assert (out.code, made.code) == (0, 0)
+    assert out.out.splitlines()[0].startswith("writing out[v2]/model.safetensors from the checkpoint")
+    assert "\nwrote out[v2]/model.safetensors (" in out.out
+    assert made.out.startswith("reading out[v2]/model.safetensors ...\n")
+    assert "are checkpoint 0 of runs/tuned[v2]/checkpoints\n" in made.out
+    assert made.out.splitlines()[-1] == "next: shardwise run runs/tuned[v2]/job.yaml --dir runs/tuned[v2]"
+
+
 @pytest.mark.parametrize(
     ("out", "code"), [("model.bin", ExitCode.USAGE), ("README.md/model.safetensors", ExitCode.USAGE)]
 )

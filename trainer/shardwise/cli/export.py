@@ -71,7 +71,7 @@ def command(
     _prepare_folder(out, adapters=adapters)
     job = on_the_processor(job_of(directory))
     environment.apply(job)
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True, markup=False)
     with trainer_imports():
         from shardwise.cli.adapted_model import base_of
         from shardwise.cli.saved_model import exported_parameters, save_adapters

@@ -94,7 +94,7 @@ def command(
 
     It gets the weights as the checkpoint of step 0 and a job file to train on from there.
     """
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True, markup=False)
     environment.apply(check(_document({"preset": "tiny"}, BYTE_TOKENIZER)))  # one device is enough to copy weights
     with trainer_imports():
         from shardwise.cli.saved_model import save_weights

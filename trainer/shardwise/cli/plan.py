@@ -98,9 +98,9 @@ def command(
             show_search(found, console)
         show(made, console, weights=weights)
         for path in drawn:
-            console.print(f"drawn: {path}")
+            console.print(f"drawn: {path}", markup=False)
     if write:
-        said = Console(stderr=as_json, highlight=False, soft_wrap=True)
+        said = Console(stderr=as_json, highlight=False, soft_wrap=True, markup=False)
         if made.fits:
             _write(job_file, changes, said)
         else:
