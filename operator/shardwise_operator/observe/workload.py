@@ -8,6 +8,8 @@ from shardwise_operator.runtime.kinds import Object, condition_of, seconds_of
 
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 BOOST = "kueue.x-k8s.io/priority-boost"
+SHAPE = "shardwise.dev/shape"
+"""The annotation with the digest of what the job asked for when its Workload was made."""
 POD_SET = "hosts"
 """The one set of a job's pods: they ask for the same, and are admitted together or not at all."""
 _WORKLOAD = "kueue.x-k8s.io/workload"
@@ -33,6 +35,7 @@ class Workload:
         finished: whether it counts as ended, which cannot be taken back.
         pods_ready: whether it is told that all pods run.
         boost: what is added to its priority, as text; None without it.
+        shape: what its pods asked for when it was made, as a digest; "" if an older release has made it.
         waits: why it is not admitted, for people; "" before Kueue has looked at it.
         raw: the object of the API server, without its spec.
 
@@ -51,6 +54,7 @@ class Workload:
     finished: bool = False
     pods_ready: bool = False
     boost: str | None = None
+    shape: str = ""
     waits: str = ""
     raw: Object = field(default_factory=dict, compare=False)
 
@@ -103,6 +107,7 @@ def read_workload(raw: Object) -> Workload:
         finished=is_finished,
         pods_ready=_true(condition_of(raw, "PodsReady")),
         boost=metadata.get("annotations", {}).get(BOOST),
+        shape=metadata.get("annotations", {}).get(SHAPE, ""),
         waits=_waits(status, reserved, admitted),
         raw={name: value for name, value in raw.items() if name != "spec"},
     )

@@ -1,11 +1,14 @@
 """A job's Workload, and what is told to Kueue about it: that its pods run, that they gave their quota back, its end."""
 
+import json
 from collections.abc import Mapping
+from dataclasses import replace
+from hashlib import sha256
 from typing import Any
 
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.priority import Priority
-from shardwise_operator.observe.workload import POD_SET, Workload, topology_request
+from shardwise_operator.observe.workload import POD_SET, SHAPE, Workload, topology_request
 from shardwise_operator.reasons import FALSE, TRUE, ConditionStatus
 from shardwise_operator.render.names import metadata, workload_name
 from shardwise_operator.render.pods import Place, pod_manifest
@@ -21,6 +24,25 @@ _QUEUED_AGAIN_AT_ONCE = ("Preempted", "NodeFailures")
 
 def workload_manifest(seen: Observed, queue: str, priority: Priority) -> dict[str, Any]:
     """Return the Workload of a job: all its pods or none, since a run with fewer hosts is another run."""
+    asked: dict[str, Any] = {"queueName": queue, "priority": priority.value, "podSets": [_pod_set(seen)]}
+    if priority.of is not None:
+        asked["priorityClassRef"] = dict(priority.of)
+    meta = metadata(seen, workload_name(seen.name, seen.uid))
+    meta["labels"][_JOB_UID] = seen.uid
+    meta["annotations"] = {SHAPE: shape(seen)}
+    return WORKLOADS.manifest(meta, spec=asked)
+
+
+def shape(seen: Observed) -> str:
+    """Return a digest of what a queue counts and chooses by: pods of another one need to be admitted for it."""
+    pods = _pod_set(replace(seen, queueing=None))  # without what the queue itself gives to the pods
+    spec = pods["template"]["spec"]
+    for container in (*spec["containers"], *spec.get("initContainers", [])):
+        container.pop("image", None)  # its digest is known only once a pod has run
+    return sha256(json.dumps(pods, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _pod_set(seen: Observed) -> dict[str, Any]:
     made_of = seen.round_snapshot
     pod = pod_manifest(seen, seen.hosts[-1], Place())
     spec = {name: pod["spec"][name] for name in _OF_A_POD if name in pod["spec"]}
@@ -32,12 +54,7 @@ def workload_manifest(seen: Observed, queue: str, priority: Priority) -> dict[st
     pods = {"name": POD_SET, "count": len(seen.hosts), "template": {"spec": spec}}
     if topology := topology_request(made_of.pod.metadata.get("annotations", {}), made_of.topology.hosts):
         pods["topologyRequest"] = topology
-    asked: dict[str, Any] = {"queueName": queue, "priority": priority.value, "podSets": [pods]}
-    if priority.of is not None:
-        asked["priorityClassRef"] = dict(priority.of)
-    meta = metadata(seen, workload_name(seen.name, seen.uid))
-    meta["labels"][_JOB_UID] = seen.uid
-    return WORKLOADS.manifest(meta, spec=asked)
+    return pods
 
 
 def running(workload: Workload, *, ready: bool, now: float) -> Object:

@@ -55,6 +55,15 @@ def test_a_workload_may_have_no_spec() -> None:
     assert read_workload(bare).queue == ""
 
 
+def test_what_it_was_made_for_is_noted_in_it() -> None:
+    """It is held too, without the templates that it tells of; one that an older release has made has no note."""
+    noted = _raw()
+    noted["metadata"]["annotations"] = {"shardwise.dev/shape": "0123"}
+
+    assert read_workload(kept_of_workload(noted)).shape == "0123"
+    assert read_workload(kept_of_workload(_raw())).shape == ""
+
+
 def test_a_wait_says_for_what() -> None:
     """The words of the queue, or the checks that have not agreed."""
     refused = _raw()

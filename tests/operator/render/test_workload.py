@@ -4,16 +4,27 @@ from typing import Any
 
 from tests.operator.building import NOW, UID, asking, begun, evicted, manifest, seen, snapshot, workload
 
+from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.priority import Priority
-from shardwise_operator.render.workload import ended, released, running, workload_manifest
+from shardwise_operator.observe.queueing import Queueing
+from shardwise_operator.observe.workload import Admission
+from shardwise_operator.render.workload import ended, released, running, shape, workload_manifest
 from shardwise_operator.runtime.kinds import condition_of
 
 _SINCE = "2026-11-01T00:00:00Z"
 
 
-def _made(job: dict[str, Any], priority: Priority = Priority()) -> dict[str, Any]:  # noqa: B008  frozen
+def _seen(job: dict[str, Any]) -> Observed:
     made_of = snapshot(job)
-    return workload_manifest(seen(begun(hosts=made_of.hosts), made_of=made_of), "team", priority)
+    return seen(begun(hosts=made_of.hosts), made_of=made_of)
+
+
+def _made(job: dict[str, Any], priority: Priority = Priority()) -> dict[str, Any]:  # noqa: B008  frozen
+    return workload_manifest(_seen(job), "team", priority)
+
+
+def _agent(job: dict[str, Any]) -> dict[str, Any]:
+    return {"resources": job["spec"]["pod"]["template"]["spec"]["containers"][0]["resources"]}
 
 
 def test_all_hosts_of_all_slices_are_one_set() -> None:
@@ -62,6 +73,23 @@ def test_a_topology_is_asked_for_by_the_template() -> None:
         "podSetSliceRequiredTopology": "rack",
         "podSetSliceSize": 2,
     }
+
+
+def test_its_shape_is_what_the_job_asks_for() -> None:
+    """It is noted when the Workload is made; what the queue gives to pods, and the image's digest, change nothing."""
+    job = asking(manifest(), agent={"resources": {"requests": {"cpu": "2"}}})
+    noted = _made(job)["metadata"]["annotations"]["shardwise.dev/shape"]
+    given = Admission(node_selector={"pool": "a"}, tolerations=({"key": "a"},), domains=({"rack": "1"},) * 2)
+    runs = begun(image="localhost/trainer@sha256:" + "0" * 64, attempts={"0-0": 3, "0-1": 3})
+    later = seen(runs, made_of=snapshot(job), queueing=Queueing(queue="team", workload=workload(), admission=given))
+    others = [
+        asking(manifest(), agent={"resources": {"requests": {"cpu": "3"}}}),
+        asking(manifest(hardware={"accelerator": "cpu-sim", "topology": "4x2"}), agent=_agent(job)),
+        asking(manifest(), agent=_agent(job), nodeSelector={"pool": "b"}),
+    ]
+
+    assert shape(later) == noted
+    assert noted not in {shape(_seen(each)) for each in others}
 
 
 def test_what_was_given_back_is_not_admitted() -> None:

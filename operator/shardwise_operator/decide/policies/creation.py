@@ -16,6 +16,7 @@ from shardwise.protocol.pods import PLAN
 from shardwise_operator.config import Settings
 from shardwise_operator.decide.endings import all_ended, is_over
 from shardwise_operator.decide.plan import Create, Plan
+from shardwise_operator.decide.policies import queueing
 from shardwise_operator.observe.hosts import numbers_of
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.render.children import children
@@ -51,7 +52,7 @@ class Creation:
             return
         if seen.state.planning and PLAN not in seen.state.pods:
             yield Create(PODS, plan_manifest(seen, self.settings.pod_defaults))
-        if not seen.state.cleared or seen.queued:
+        if not seen.state.cleared or seen.queued or queueing.outgrown(seen, now):
             return
         begins = not seen.current_pods() and not any(host in seen.state.pods for host in seen.hosts)
         has_gang = _has_gang(seen)

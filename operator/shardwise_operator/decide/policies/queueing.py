@@ -15,7 +15,7 @@ from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.state import Phase, State
 from shardwise_operator.observe.workload import BOOST, Workload
 from shardwise_operator.reasons import ADMITTED, EVICTED, FALSE, NOT_STARTED, QUEUED, SCHEDULED, TRUE
-from shardwise_operator.render.workload import released, running, workload_manifest
+from shardwise_operator.render.workload import released, running, shape, workload_manifest
 from shardwise_operator.runtime.kinds import WORKLOADS, timestamp
 
 # No watch tells of a class of priority, or of a flavor.
@@ -54,7 +54,7 @@ class QueuePolicy:
         if workload is None:
             if queueing.priority is not None and _stopped(seen, now) and now >= (seen.state.not_before or 0.0):
                 yield Create(WORKLOADS, workload_manifest(seen, queueing.queue, queueing.priority))
-        elif not queueing.queue:
+        elif not queueing.queue or outgrown(seen, now):
             yield from left(seen)
         elif workload.admitted:
             yield from self._told(seen, workload, now)
@@ -85,6 +85,18 @@ def left(seen: Observed) -> Iterator[Delete]:
     """Yield the deletion of the job's Workload, which frees its quota and its place in the queue."""
     if seen.queueing is not None and seen.queueing.workload is not None:
         yield Delete(WORKLOADS, seen.queueing.workload.name, seen.queueing.workload.uid)
+
+
+def outgrown(seen: Observed, now: float) -> bool:
+    """Return whether a round without pods asks for something else than its Workload does, so that it queues anew.
+
+    The class or the job was changed since: its quota, also one that it has, is for other pods.
+    """
+    workload = seen.queueing.workload if seen.queueing is not None and seen.queueing.queue else None
+    # Of one that an older release has made it is not known, and one that somebody has deactivated is left as it is.
+    if workload is None or not workload.shape or not workload.active:
+        return False
+    return _stopped(seen, now) and workload.shape != shape(seen)
 
 
 def with_phase(seen: Observed, now: float) -> State:

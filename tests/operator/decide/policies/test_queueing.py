@@ -1,5 +1,6 @@
 """A job in a queue: its Workload is made once, its pods wait for it, and it is told how the job stands."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from shardwise_operator.observe.queueing import Queueing
 from shardwise_operator.observe.state import Phase, State
 from shardwise_operator.observe.state_fields import read_state
 from shardwise_operator.reasons import ADMITTED
+from shardwise_operator.render.workload import shape
 from shardwise_operator.runtime.kinds import PODS, WORKLOADS, condition_of
 from shardwise_operator.write.apply import Outcome
 from shardwise_operator.write.status import compose
@@ -145,6 +147,35 @@ def test_a_job_that_is_resumed_with_fewer_hosts_queues_once() -> None:
 
     assert (state.round, made) == (1, ["Workload"])
     assert (state.reason, state.message) == ("Queued", "in the queue team")
+
+
+@pytest.mark.parametrize("make", [admitted, evicted])
+def test_a_job_that_asks_for_something_else_by_now_queues_anew(make: Callable[..., Queueing]) -> None:
+    """Its class was changed before this round: the quota is for other pods, whether it still has it or gets it next."""
+    observed = _waiting(make(shape="of before"))
+    plan, same, unknown = (
+        _plan(replace(observed, queueing=make(shape=each))) for each in ("of before", shape(observed), "")
+    )
+
+    gone = Delete(WORKLOADS, "job-shardwise-11111111", "uid-workload")
+    assert [each for each in plan.steps if not isinstance(each, Create)] == [gone]
+    assert _made(plan) == []
+    for other in (same, unknown):  # as one that an older release has made
+        assert gone not in other.steps
+        assert _made(other) == (["Pod", "Pod"] if make is admitted else [])
+    assert _made(_plan(_waiting(NEW))) == ["Workload"]
+
+
+def test_what_runs_keeps_the_workload_that_it_was_admitted_with() -> None:
+    """Also while one of its pods is replaced; and what somebody has deactivated does not come back by itself."""
+    lost = begun(attempts={"0-0": 0, "0-1": 1}, pods={"0-0": "uid-0-0-0"})
+    runs = _plan(seen(begun(), pod(), pod("0-1"), queueing=admitted(shape="of before")))
+    replaced = _plan(seen(lost, pod(), pod("0-1", phase="Failed"), queueing=admitted(shape="of before")))
+    inactive = _plan(_waiting(evicted(shape="of before", active=False)))
+
+    assert not any(isinstance(step, Delete) for plan in (runs, replaced, inactive) for step in plan.steps)
+    assert _made(replaced) == ["Pod"]
+    assert any(isinstance(step, ReplaceStatus) for step in inactive.steps)
 
 
 def test_a_job_that_is_taken_out_of_its_queue_frees_its_quota() -> None:
