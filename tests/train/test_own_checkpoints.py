@@ -69,6 +69,8 @@ def test_fewer_steps_than_were_taken_are_refused(tmp_path: Path) -> None:
             run_here(tmp_path, *words, "training.steps=1", step=step)
         assert {name: (tmp_path / name).read_bytes() for name in names} == files
 
+    with pytest.raises(RunDirectoryError, match="holds the checkpoints of the run 'small', and this job is 'other'"):
+        run_here(tmp_path, *words, "training.steps=1", "metadata.name=other")
     assert run_here(tmp_path, *words, "training.steps=3") == ExitCode.OK
     assert run_here(tmp_path, *words, "training.steps=2", step=1) == ExitCode.OK
     assert steps(str(tmp_path / "checkpoints")) == [1, 2]

@@ -31,7 +31,8 @@ def newest_of_run(run: RunDirectory, job: TrainingJob, root: str, orders: Orders
         refusal = _elsewhere(run, root) if peers.writes else ""
         if refusal := peers.exchange("elsewhere", refusal)[0]:
             raise RunDirectoryError(refusal)
-    if newest is not None and newest.kind == "state":
+    is_own = newest is not None and (orders.fork or newest.run == job.metadata.name)  # another run's is refused as that
+    if newest is not None and is_own and newest.kind == "state":
         _refuse_fewer_steps(run, job.spec.training.steps, newest.step if orders.step is None else orders.step)
     return newest
 
