@@ -66,6 +66,16 @@ def test_numbers_of_the_format_are_multiplied_exactly(form: Format) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("most", [0.0, 1e-45, 1e-38, 1e-37, 1e-36, 1e-35])
+def test_the_smallest_numbers_make_none_that_is_not_finite(form: Format, most: float) -> None:
+    """A row so small that its scale would be no number of float32 counts as zeros, or as what it is."""
+    rows = jnp.array([[most, -most, 0.0, most / 2], [1.0, 2.0, 3.0, 4.0]], jnp.float32)
+    out = multiply(rows, jnp.ones((4, 1)), ((1,), (0,)), form)
+    assert out[0, 0] == pytest.approx(most / 2, abs=1e-35)
+    assert out[1, 0] == pytest.approx(10, rel=0.05)
+
+
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("bad", [jnp.nan, jnp.inf, -jnp.inf], ids=str)
 def test_what_is_not_finite_shows(form: Format, bad: float) -> None:
     """In the whole row, and in no other; a row of zeros stays zero."""

@@ -76,7 +76,8 @@ def _rounded(x: Array, axes: Axes, numbers: _Numbers) -> tuple[Array, Array]:
     """
     wide = x.astype(jnp.float32)
     most = jnp.max(jnp.abs(wide), axis=axes, keepdims=True)
-    scale = jnp.where(most == 0, 1.0, most / numbers.most)
+    # Smaller ones are flushed to zero, and a row of numbers as small would be divided by that.
+    scale = jnp.maximum(most / numbers.most, jnp.finfo(jnp.float32).tiny)
     narrow = wide / scale
     if jnp.issubdtype(numbers.dtype, jnp.integer):
         narrow = jnp.round(narrow)
