@@ -1,31 +1,39 @@
 """A job and its operator in the simulated cluster of `world.py`, and what can be done to them. For tests of faults."""
 
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 from tests.operator.building import SETTINGS, manifest, snapshot
-from tests.operator.world import Cluster, KilledError, Launcher, World
+from tests.operator.world import Cluster, KilledError, Launcher, Queue, World
 
 from shardwise_operator.decide.decide import decide
 from shardwise_operator.decide.plan import RequestStop
 from shardwise_operator.observe.observe import Observer
 from shardwise_operator.observe.poll import Poll
+from shardwise_operator.observe.workload import QUEUE_LABEL
 from shardwise_operator.runtime.kinds import TRAINING_JOBS
 from shardwise_operator.write.apply import Applier
 from shardwise_operator.write.status import compose
 
 HOUR, DAY = 3600.0, 86_400.0
 STEP_SECONDS = 10.0
+_MOST_PASSES = 50  # that follow one another's writes
 
 
 class Life:
     """A job on slices of tpu-v5p, in pools of its own, with an operator that looks after it."""
 
-    def __init__(self, *, topology: str, slices: int, pools: int, steps: int, least: int | None = None) -> None:
-        """Nothing has happened yet; with `least` the job goes on with so few slices."""
+    def __init__(
+        self, *, topology: str, slices: int, pools: int, steps: int, least: int | None = None, queued: bool = False
+    ) -> None:
+        """Nothing has happened yet; with `least` the job goes on with so few slices; `queued`, it waits in a queue."""
         self.world = World()
+        self.queue = Queue(self.world)
+        self.settings = replace(SETTINGS, kueue=queued)
         labels = {
             "cloud.google.com/gke-tpu-accelerator": "tpu-v5p-slice",
             "cloud.google.com/gke-tpu-topology": topology,
@@ -33,6 +41,8 @@ class Life:
         }
         job = manifest(hardware={"accelerator": "tpu-v5p", "topology": topology, "slices": slices})
         job["spec"]["training"] |= {"steps": steps, "batch": {"sequences": 768}}
+        if queued:
+            job["metadata"]["labels"] = {QUEUE_LABEL: "team"}
         job["spec"]["recovery"] = {} if least is None else {"minSlices": least}
         made_of = snapshot(job)
         self.hosts = made_of.hosts
@@ -64,17 +74,19 @@ class Life:
         """Another process of it, which knows nothing but what the API server has."""
         requests: Any = SimpleNamespace(send=self._asked, forget=lambda _: None)
         world: Any = self.world
-        self.observer = Observer(world, world, SETTINGS)
-        self.applier = Applier(world, requests, SETTINGS.tokens)
+        self.observer = Observer(world, world, self.settings)
+        self.applier = Applier(world, requests, self.settings.tokens)
         at_once: Any = _AtOnce()  # threads would make another order each time
         self.applier._pool = at_once
         self.world.writes_left, self.world.changed = None, True
 
     def run(self, seconds: float) -> None:
-        """Go on until the job has finished, or for so long."""
-        end = self.world.now + seconds
+        """Go on until the job has finished, or for so long; at each time it comes to rest in a few passes."""
+        end, passes = self.world.now + seconds, Counter[float]()
         while self.world.now < end and self.status.get("phase") not in ("Complete", "Failed"):
             if self.world.now >= self.silent_until and (self.world.changed or self.world.now >= self.again_at):
+                passes = Counter({self.world.now: passes[self.world.now] + 1})
+                assert passes[self.world.now] <= _MOST_PASSES, self.status
                 try:
                     self._pass()
                 except KilledError:
@@ -106,12 +118,13 @@ class Life:
         self.world.changed = False
         job = self.job
         seen = self.observer.observe(job, self._poll(job), self.world.now)
-        plan = decide(seen, SETTINGS, self.world.now)
+        plan = decide(seen, self.settings, self.world.now)
         outcome = self.applier.apply(seen, plan)
         status = compose(seen, plan, outcome, job.get("status", {}), self.world.now)
         if status != job.get("status"):
             self.world.count_write()
             self.world.put(TRAINING_JOBS, {**job, "status": status})
+        self.queue.look()
         self.cluster.schedule()
         self.launcher.look(self.job)
         self.again_at = self.world.now + min(600.0, max(1.0, plan.requeue_after_seconds or 600.0))

@@ -26,14 +26,21 @@ _THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
 
 
 class Faults(RuleBasedStateMachine):
-    """A job of two slices of two hosts, with a pool to spare or without, that may go on with one slice or waits."""
+    """A job of two slices of two hosts, with a pool to spare or without, that may go on with one slice or waits.
+
+    One that waits may be in a queue.
+    """
 
     life: Life
 
-    @initialize(pools=st.integers(2, 3), begun=st.sampled_from([300.0, 1.0]), least=st.sampled_from([None, 1]))
-    def begin(self, pools: int, begun: float, least: int | None) -> None:
+    @initialize(
+        pools=st.integers(2, 3),
+        begun=st.sampled_from([300.0, 1.0]),
+        how=st.sampled_from([{}, {"least": 1}, {"queued": True}]),
+    )
+    def begin(self, pools: int, begun: float, how: dict[str, Any]) -> None:
         """Apply the job."""
-        self.life = Life(topology="2x2x2", slices=2, pools=pools, steps=_STEPS, least=least)
+        self.life = Life(topology="2x2x2", slices=2, pools=pools, steps=_STEPS, **how)
         self.lost, self.outages = 0, 0
         self.befell = dict.fromkeys((Cause.FAILURE, Cause.HANG, Cause.DEVICE), 0)
         self.life.run(begun)
@@ -51,6 +58,13 @@ class Faults(RuleBasedStateMachine):
             self.lost += 1
             self.life.cluster.preempt(used[which % len(used)], back, notice)
             self.life.run(1.0)
+
+    @rule()
+    @precondition(lambda self: self.life.settings.kueue)
+    def evict(self) -> None:
+        """Have the queue take its quota back."""
+        self.life.queue.evict()
+        self.life.run(1.0)
 
     @rule(which=st.integers(0, 5), repair=_SECONDS)
     def kill_node(self, which: int, repair: float) -> None:
@@ -160,3 +174,17 @@ class Faults(RuleBasedStateMachine):
 
 Faults.TestCase.settings = settings(settings.default, max_examples=1000 if _THOROUGH else 60, stateful_step_count=20)
 TestFaults = Faults.TestCase
+
+
+def test_a_queued_job_comes_to_rest_in_each_of_its_waits() -> None:
+    """Evicted, and with a slice's machines away for hours: no pass of a backoff brings the next (`Life.run`)."""
+    life = Life(topology="2x2x2", slices=2, pools=2, steps=_STEPS, queued=True)
+    life.run(300.0)
+    life.queue.evict()
+    life.run(300.0)
+    assert (life.status["phase"], life.status["round"]) == ("Running", 1)
+
+    life.cluster.preempt(life.cluster.used()[0], 3.0 * HOUR, 0.0)
+    life.run(2.0 * DAY)
+
+    assert (life.status["phase"], life.status["losses"]) == ("Complete", {"maintenance": 1})

@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from tests.operator.building import NOW, classes
@@ -22,7 +23,17 @@ from shardwise.protocol.pods import TerminationRecord
 from shardwise.protocol.run_status import CheckpointStatus, RunProgress, RunSummary
 from shardwise_operator.observe.pod import host_of
 from shardwise_operator.runtime.errors import ConflictError, NotFoundError, error_of
-from shardwise_operator.runtime.kinds import ACCELERATOR_CLASSES, NODES, PODS, TRAINING_JOBS, Kind, Object, timestamp
+from shardwise_operator.runtime.kinds import (
+    ACCELERATOR_CLASSES,
+    NODES,
+    PODS,
+    TRAINING_JOBS,
+    WORKLOADS,
+    Kind,
+    Object,
+    condition_of,
+    timestamp,
+)
 from shardwise_operator.runtime.store import controller_uid
 from shardwise_operator.runtime.transport import Page
 
@@ -32,6 +43,7 @@ _START_SECONDS, _JOIN_SECONDS, _RESTORE_SECONDS, _GRACE_SECONDS = 45.0, 30.0, 60
 _NODE_LOST_SECONDS = 40.0 + 30.0  # until its pods are deleted: what the cluster takes to notice, and what they tolerate
 _SILENT_SECONDS, _HANG_SECONDS = 10.0, 300.0
 _GONE_SECONDS = 300.0
+_QUEUE_SECONDS = 20.0
 
 
 class KilledError(Exception):
@@ -130,6 +142,11 @@ class World:
         self.count_write()
         found = self._of(kind, {"name": name, "uid": uid})
         self.put(kind, {**found, **{part: {**found[part], **patch[part]} for part in patch}})
+
+    def replace_status(self, kind: Kind, obj: Object) -> Object:
+        """Write the status of an object of this UID."""
+        self.count_write()
+        return self.put(kind, {**self._of(kind, obj["metadata"]), "status": obj["status"]})
 
     def delete(self, kind: Kind, _: str, name: str, *, uid: str, grace_seconds: int | None = None) -> None:
         """Have a pod end, in its time, as the operator asks for it; anything else goes at once."""
@@ -333,6 +350,45 @@ class Cluster:
             for pod in self.pods_on(node):
                 self.end(pod, 137, reason="Terminated")
             self.world.remove(NODES, node)
+
+
+class Queue:
+    """A queue of Kueue: what waits in it is admitted in a while, and what it has admitted may be evicted."""
+
+    def __init__(self, world: World) -> None:
+        """It is empty."""
+        self.world = world
+
+    def look(self) -> None:
+        """Admit what is there without quota, in its time."""
+        for each in self.world.list(WORKLOADS):
+            name, uid = each["metadata"]["name"], each["metadata"]["uid"]
+            if condition_of(each, "QuotaReserved").get("status") != "True":
+                self.world.later(_QUEUE_SECONDS, partial(self._admit, name, uid))
+
+    def evict(self) -> None:
+        """Want all quota back."""
+        for each in self.world.list(WORKLOADS):
+            if condition_of(each, "Admitted").get("status") == "True":
+                self._tell(each, Evicted="True")
+
+    def _admit(self, name: str, uid: str) -> None:
+        found = self.world.find(WORKLOADS, name)
+        if found and found["metadata"]["uid"] == uid and condition_of(found, "QuotaReserved").get("status") != "True":
+            assigned = [{"name": "hosts", "flavors": {}, "count": found["spec"]["podSets"][0]["count"]}]
+            admission = {"clusterQueue": "cluster", "podSetAssignments": assigned}
+            self._tell(found, {"admission": admission}, QuotaReserved="True", Admitted="True", Evicted="False")
+
+    def _tell(self, workload: Object, status: Mapping[str, Any] | None = None, **told: str) -> None:
+        since = timestamp(self.world.now)
+        before = {each["type"]: each for each in workload.get("status", {}).get("conditions", [])}
+        new = {
+            kind: {"type": kind, "status": value, "reason": "Preempted", "message": "", "lastTransitionTime": since}
+            for kind, value in told.items()
+        }
+        conditions = [*(before | new).values()]
+        status = {**workload.get("status", {}), **(status or {}), "conditions": conditions}
+        self.world.put(WORKLOADS, {**workload, "status": status})
 
 
 @dataclass
