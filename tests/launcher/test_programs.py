@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from tests.cli.conftest import COMMAND
 from tests.cli.running import Run
@@ -390,6 +391,31 @@ def test_what_it_leaves_behind_is_ended(shell: ProgramShell) -> None:
     run.until(lambda: "waits" in log(run, 1))
     child = int(log(run).splitlines()[0])
     assert child not in run.processes()
+    assert run.send(signal.SIGTERM) == ExitCode.SAVED
+
+
+LEAVES_UNMARKED = """
+import os, subprocess, sys
+if os.environ["SHARDWISE_ATTEMPT"] == "0":
+    apart = {"env": {}, "start_new_session": True}
+    waits = [sys.executable, "-c", "import time; print('left', flush=True); time.sleep(600)"]
+    starts = [sys.executable, "-c", f"import subprocess; subprocess.Popen({waits}, **{apart}).wait()"]
+    for command in (waits, starts):
+        child = subprocess.Popen(command, **apart, stdout=subprocess.PIPE, text=True)
+        assert child.stdout.readline().strip() == "left"
+        print(child.pid, flush=True)
+    print(*open(f"/proc/{child.pid}/task/{child.pid}/children").read().split(), flush=True)
+    sys.exit(1)
+"""
+
+
+def test_what_it_leaves_behind_in_another_environment_is_ended(shell: ProgramShell) -> None:
+    """So is a child with nothing of the program's environment, and what that has started."""
+    run = begin(shell, "leaves-unmarked", f"{LEAVES_UNMARKED}{WAITS}", "recovery.restarts.failure=1")
+    run.until(lambda: "waits" in log(run, 1))
+    left = [int(line) for line in log(run).splitlines()]
+    assert len(left) == 3
+    assert [pid for pid in left if psutil.pid_exists(pid)] == []
     assert run.send(signal.SIGTERM) == ExitCode.SAVED
 
 

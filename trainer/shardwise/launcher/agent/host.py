@@ -198,7 +198,7 @@ class Host:
     async def _await_end(self, trainer: Trainer) -> None:
         ended = await trainer.wait()
         if self._runs_program:
-            await asyncio.to_thread(trainer.end_family)
+            await trainer.end_family()
         self._read_progress()
         self._exit = ended
         self._tell()

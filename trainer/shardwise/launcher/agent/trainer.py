@@ -9,10 +9,12 @@ from pathlib import Path
 
 import psutil
 
+from shardwise.launcher.ray.node import RAY_VARIABLE
 from shardwise.launcher.system import processes
 from shardwise.launcher.system.lines import size_of
 from shardwise.launcher.system.log_bound import bounded
 from shardwise.launcher.system.memory_events import oom_kills
+from shardwise.launcher.system.orphans import end_orphans
 from shardwise.launcher.system.processes import Process, readable, send_signal
 from shardwise.protocol.bounded_log import tail_of
 from shardwise.protocol.orders import SAVE_SIGNAL, STACKS_SIGNAL, STOP_SIGNAL, Orders
@@ -126,10 +128,11 @@ class Trainer:
         with suppress(OSError), self._log.open("ab") as log:  # no run ends for its log
             log.write(f"{line}\n".encode())
 
-    def end_family(self) -> None:
-        """End what a program has started, and left behind."""
+    async def end_family(self) -> None:
+        """End what a program has started, and left behind: by its variables, and what lacks them as an orphan."""
         marks = processes.mark(Path(self.orders.directory), self.orders.rank)
-        processes.end_carrying(marks | {ATTEMPT: str(self.orders.attempt)})
+        await asyncio.to_thread(processes.end_carrying, marks | {ATTEMPT: str(self.orders.attempt)})
+        await end_orphans(sparing=RAY_VARIABLE)
 
     async def wait(self) -> Exit:
         """Wait for its end, and return how it ended; keep its log within bounds meanwhile."""

@@ -222,6 +222,16 @@ def reap_orphans() -> list[int]:
     return reaped
 
 
+def is_starting_one() -> bool:
+    """Return whether a child is being started, which `is_own` does not know yet."""
+    return _starting > 0
+
+
+def is_own(pid: int) -> bool:
+    """Return whether this process has started or adopted the child, and its exit code is wanted."""
+    return pid in _own
+
+
 def _kill(identity: Identity) -> int | None:
     """Kill a process if it is still the one meant; return an open pidfd of it, or None if it is gone."""
     with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):
