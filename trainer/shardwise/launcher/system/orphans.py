@@ -27,20 +27,20 @@ async def end_orphans(*, sparing: str) -> None:
     # Again until there is none: whatever loses its parent by this becomes a child of this process.
     while time.monotonic() < until:
         processes.reap_orphans()
-        if processes.is_starting_one():
+        if (own := processes.own_children()) is None:
             await asyncio.sleep(_LOOK_SECONDS)
-        elif found := _orphans(sparing):
+        elif found := _orphans(own, sparing):
             await asyncio.to_thread(processes.end, found)
         else:
             break
 
 
-def _orphans(sparing: str) -> list[Identity]:
+def _orphans(own: frozenset[int], sparing: str) -> list[Identity]:
     found = []
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.NoSuchProcess):  # it has ended meanwhile
             is_ours = child.uids().real == os.getuid() and child.status() != psutil.STATUS_ZOMBIE
-            if is_ours and not processes.is_own(child.pid) and not _has(child, sparing):
+            if is_ours and child.pid not in own and not _has(child, sparing):
                 found.append(Identity.of(child))
     return found
 

@@ -222,14 +222,9 @@ def reap_orphans() -> list[int]:
     return reaped
 
 
-def is_starting_one() -> bool:
-    """Return whether a child is being started, which `is_own` does not know yet."""
-    return _starting > 0
-
-
-def is_own(pid: int) -> bool:
-    """Return whether this process has started or adopted the child, and its exit code is wanted."""
-    return pid in _own
+def own_children() -> frozenset[int] | None:
+    """Return the children that were started or adopted here; None while one is started, which is not known yet."""
+    return None if _starting else frozenset(_own)
 
 
 def _kill(identity: Identity) -> int | None:
