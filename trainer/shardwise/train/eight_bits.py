@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
@@ -77,7 +78,7 @@ def _rounded(x: Array, axes: Axes, numbers: _Numbers) -> tuple[Array, Array]:
     wide = x.astype(jnp.float32)
     most = jnp.max(jnp.abs(wide), axis=axes, keepdims=True)
     # Smaller ones are flushed to zero, and a row of numbers as small would be divided by that.
-    scale = jnp.maximum(most / numbers.most, jnp.finfo(jnp.float32).tiny)
+    scale = jnp.maximum(most / numbers.most, np.finfo(np.float32).tiny)
     narrow = wide / scale
     if jnp.issubdtype(numbers.dtype, jnp.integer):
         narrow = jnp.round(narrow)
