@@ -165,9 +165,14 @@ class Run:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Run]:
-    """Return a run that is not started yet; after the test nothing of it may remain."""
+    """Return a run that is not started yet; after the test nothing of it may remain.
+
+    Its command hears of a closed terminal, also where the tests themselves were begun under nohup.
+    """
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     one = Run(tmp_path)
     yield one
     one.close()
+    signal.signal(signal.SIGHUP, before)
     assert one.remains() == []
     one._temporary.rmdir()
