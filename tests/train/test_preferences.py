@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from tests.train.conftest import run_here, runs_here
+from tests.train.test_experts import MIXTURE
 from tests.train.test_meshes import LLAMA
 from tests.train.test_origin import folder, losses, params
 
@@ -77,16 +78,15 @@ def test_the_gradient_is_that_of_dpo(make_program: MakeProgram, words: tuple[str
 @pytest.mark.parametrize("name", MESHES)
 def test_the_mesh_changes_nothing(make_program: MakeProgram, name: str) -> None:
     """Sums and gradient are those of one device, and so is what an evaluation finds."""
-    batch = _batch()
-    one = make_program(*PAIRS, num_devices=1)
     devices, words = MESHES[name]
-    program = make_program(*PAIRS, *words, num_devices=devices)
-    expected, found = (_sums_and_slopes(each, batch) for each in (one, program))
+    _assert_the_same(make_program(*PAIRS, *words, num_devices=devices), make_program(*PAIRS, num_devices=1))
 
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), found[0], expected[0])
-    for path, slope in expected[1].items():
-        scale = np.abs(slope).max()
-        np.testing.assert_allclose(found[1][path], slope, rtol=1e-4, atol=1e-5 * scale, err_msg=path)
+
+def test_experts_of_their_own_devices_change_nothing(make_program: MakeProgram) -> None:
+    """Of a mixture, whose attention alone has adapters: with its experts split over devices it is as on one."""
+    words = (*PAIRS, *MIXTURE)
+    one, split = make_program(*words, num_devices=1), make_program(*words, "mesh.expert=4")
+    _assert_the_same(split, one)
 
 
 def test_a_pair_costs_log_2_before_the_first_step(make_program: MakeProgram) -> None:
@@ -177,6 +177,14 @@ def test_another_beta_is_another_run(begun: tuple[Path, list[str]]) -> None:
     assert run_here(run, *words, "training.steps=6") == ExitCode.OK
     with pytest.raises(RunDirectoryError, match=r"training.loss.beta: was 0.1, is now 0.2"):
         run_here(run, *words, "training.loss.beta=0.2")
+
+
+def _assert_the_same(program: Program, other: Program) -> None:
+    (sums, slopes), (expected, other_slopes) = (_sums_and_slopes(each, _batch()) for each in (program, other))
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), sums, expected)
+    for path, slope in other_slopes.items():
+        scale = np.abs(slope).max()
+        np.testing.assert_allclose(slopes[path], slope, rtol=1e-4, atol=1e-5 * scale, err_msg=path)
 
 
 def _sums_and_slopes(program: Program, batch: Batch) -> tuple[Any, dict[str, NDArray[Any]]]:

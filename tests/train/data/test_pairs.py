@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from tests.train.data.test_chat import END, by_hand, line, made_of
 
-from shardwise.job.spec.data import Data
+from shardwise.job.spec.data import Data, EvaluationSet
 from shardwise.protocol.errors import DataError
 from shardwise.train.data.chat import MARK, REJECTED, ChatTokenizer
 from shardwise.train.data.dataset import Dataset, Reading, prepare
+from shardwise.train.data.evaluation_sets import open_sets
 from shardwise.train.data.opening import Watch
 from shardwise.train.data.pairs import pair_of
 from shardwise.train.data.store_builder import build
@@ -162,3 +163,21 @@ def test_conversations_are_no_pairs(tmp_path: Path) -> None:
         source = {"name": "a", "paths": [str(path)], "chatTemplate": "chatml", "preferences": is_pairs}
         with pytest.raises(DataError, match=error):
             made_of(Data.model_validate({"train": [source], "attendAcross": "document"}), tmp_path, seq_len=64)
+
+
+def test_a_set_without_a_pair_that_fits_is_refused(tmp_path: Path) -> None:
+    """By its name, and for that: more of them would not help."""
+    path = tmp_path / "pairs.jsonl"
+    path.write_text(pair(1) * 3)
+    said = {"name": "long", "paths": [str(path)], "chatTemplate": "chatml", "preferences": True}
+    one, data = EvaluationSet.model_validate(said), data_of(str(path))
+    with pytest.raises(DataError, match=r"'long': all 3 pairs of answers are longer than the 33 tokens.*Raise seqLen"):
+        open_sets([one], data, seq_len=32, cache_root=tmp_path, report=print, beat=lambda: None, most=None)
+
+
+def test_text_is_no_pair(tmp_path: Path) -> None:
+    """A file of text is refused in words of what was expected."""
+    path = tmp_path / "book.txt"
+    path.write_text("call me Ishmael " * 100)
+    with pytest.raises(DataError, match=r"book.txt: text; expected pairs of answers for preferences: a .jsonl file"):
+        prepared(path, tmp_path, seq_len=16)

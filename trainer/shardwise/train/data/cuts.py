@@ -3,6 +3,7 @@
 A sequence has at most seq_len + 1 tokens, the last one being only a target.
 """
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -58,14 +59,29 @@ class Even:
         return starts, np.minimum(starts + self._seq_len + 1, self._num_tokens)
 
 
-class Packed:
+class _AtEnds:
+    """Sequences of documents with marks, each of which begins and ends where it was looked for once."""
+
+    marked = True
+
+    def __init__(self, bounds: Sequence[tuple[int, int]], num_left_out: int = 0) -> None:
+        self._bounds, self.num_left_out = np.array(bounds, np.int64).reshape(-1, 2), num_left_out
+
+    def count(self) -> int:
+        """Return the number of sequences."""
+        return len(self._bounds)
+
+    def bounds(self, numbers: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Return where these sequences begin and where they end [sequence]."""
+        return self._bounds[numbers, 0], self._bounds[numbers, 1]
+
+
+class Packed(_AtEnds):
     """As many whole documents, in their order, as fit into each sequence.
 
     One that is longer than a sequence is cut into several, none of which lacks a target that counts; each of its tokens
     is a target once. `stream` holds marks.
     """
-
-    marked, num_left_out = True, 0
 
     def __init__(self, stream: Documents, seq_len: int) -> None:
         ends = stream.ends_within(0, stream.num_tokens + 1)
@@ -79,40 +95,22 @@ class Packed:
             if not (was_cut or is_cut) or (stream.read(start + 1, stop) < 0).any():
                 bounds.append((start, stop))
             start = stop - 1 if is_cut else stop
-        self._bounds = np.array(bounds, np.int64).reshape(-1, 2)
-
-    def count(self) -> int:
-        """Return the number of sequences."""
-        return len(self._bounds)
-
-    def bounds(self, numbers: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Return where these sequences begin and where they end [sequence]."""
-        return self._bounds[numbers, 0], self._bounds[numbers, 1]
+        super().__init__(bounds)
 
 
-class Whole:
+class Whole(_AtEnds):
     """As many whole documents, in their order, as fit into each sequence; one that is longer is left out."""
-
-    marked = True
 
     def __init__(self, stream: Documents, seq_len: int) -> None:
         ends = stream.ends_within(0, stream.num_tokens + 1)
         bounds = []
-        start, self.num_left_out = 0, 0
+        start, num_left_out = 0, 0
         while start < stream.num_tokens:
             stop = int(ends[np.searchsorted(ends, start, side="right")])
             if stop > start + seq_len + 1:
-                self.num_left_out += 1
+                num_left_out += 1
             else:
                 stop = int(ends[np.searchsorted(ends, start + seq_len + 1, side="right") - 1])
                 bounds.append((start, stop))
             start = stop
-        self._bounds = np.array(bounds, np.int64).reshape(-1, 2)
-
-    def count(self) -> int:
-        """Return the number of sequences."""
-        return len(self._bounds)
-
-    def bounds(self, numbers: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Return where these sequences begin and where they end [sequence]."""
-        return self._bounds[numbers, 0], self._bounds[numbers, 1]
+        super().__init__(bounds, num_left_out)

@@ -11,7 +11,7 @@ from shardwise.protocol.errors import DataError
 from shardwise.protocol.evaluated import HELD_OUT
 from shardwise.train.data.dataset import open_all
 from shardwise.train.data.opening import Opened, Watch
-from shardwise.train.data.sequences import HeldOutSet, cut_up
+from shardwise.train.data.sequences import HeldOutSet, Sequences, cut_up
 from shardwise.train.data.tokenizer import tokenizer_of
 
 Report = Callable[[str], None]
@@ -55,10 +55,7 @@ def open_sets(
     for one, source, opened in zip(sets, own.train, _opened(own, cache_root, report, beat), strict=True):
         sequences = cut_up([source], [opened.train], own, seq_len, keeps_rest=True)
         if not sum(sequences.count()):
-            raise DataError(
-                f"evaluation set {one.name!r} has {opened.train.num_tokens} tokens; expected at least 2. Give more "
-                "text, or take the set out."
-            )
+            raise DataError(_too_little(one.name, opened.train.num_tokens, sequences))
         batches = one.batches if most is not None and one.batches is not None else most
         identity = {"name": one.name, **opened.identity}
         found.append(Evaluated(name=one.name, sequences=HeldOutSet(sequences), batches=batches, identity=identity))
@@ -72,6 +69,16 @@ def open_held_out(data: Data, *, seq_len: int, cache_root: Path, report: Report,
     if not sum(sequences.count()):
         raise DataError(f"data.heldOut {data.held_out:g} has kept no document out of training; there is none to read")
     return Evaluated(name=HELD_OUT, sequences=HeldOutSet(sequences), batches=None)
+
+
+def _too_little(name: str, num_tokens: int, sequences: Sequences) -> str:
+    if num_left_out := sum(cut.num_left_out for cut in sequences.cuts):
+        most = f"the {sequences.seq_len + 1:,} tokens of a sequence"
+        return (
+            f"evaluation set {name!r}: all {num_left_out:,} pairs of answers are longer than {most}; expected some that "
+            "fit. Raise seqLen, or take the set out."
+        )
+    return f"evaluation set {name!r} has {num_tokens} tokens; expected at least 2. Give more text, or take the set out."
 
 
 def _source(one: EvaluationSet) -> Source:

@@ -31,6 +31,11 @@ PREFERENCES = "\0"
 
 _WITH_TEMPLATE: Mapping[str, Callable[[Any, str], bytes]] = {CONVERSATION: conversation_of, PREFERENCES: pair_of}
 
+_EXPECTED: Mapping[str, str] = {
+    CONVERSATION: "expected conversations for chatTemplate: a .jsonl file with a list in messages",
+    PREFERENCES: "expected pairs of answers for preferences: a .jsonl file with prompt, chosen and rejected",
+}
+
 
 class Document(NamedTuple):
     """One document: where it is, and its bytes as non-empty parts in order (`parts` may be called again).
@@ -67,10 +72,7 @@ def documents_within(file: DataFile, text_field: str, *, start: int, stop: int, 
         yield from _line_documents(blocks, file.url, text_field, first_row)
         return
     if text_field in _WITH_TEMPLATE:
-        raise DataError(
-            f"{file.url!r} is a .{kind} file; expected conversations for chatTemplate: a .jsonl file with a list in "
-            "messages. Write its rows as lines of JSON."
-        )
+        raise DataError(f"{file.url!r} is a .{kind} file; {_EXPECTED[text_field]}. Write its rows as lines of JSON.")
     for row, content in rows(file, kind, text_field, start, stop, first_row):
         if content:
             yield _whole_document(f"{file.url}, row {row + 1}", row, content)
@@ -102,9 +104,7 @@ def file_kind(file: DataFile) -> str:
 def refuse_text_of_conversations(file: DataFile, text_field: str) -> None:
     """Raise DataError for a file of text if the documents are conversations: its content may look like one."""
     if text_field in _WITH_TEMPLATE:
-        raise DataError(
-            f"{file.url}: text; expected conversations for chatTemplate: a .jsonl file with a list in messages"
-        )
+        raise DataError(f"{file.url}: text; {_EXPECTED[text_field]}")
 
 
 def field_of(source: Source) -> str:
