@@ -75,8 +75,8 @@ def _too_little(name: str, num_tokens: int, sequences: Sequences) -> str:
     if num_left_out := sum(cut.num_left_out for cut in sequences.cuts):
         most = f"the {sequences.seq_len + 1:,} tokens of a sequence"
         return (
-            f"evaluation set {name!r}: all {num_left_out:,} pairs of answers are longer than {most}; expected some that "
-            "fit. Raise seqLen, or take the set out."
+            f"evaluation set {name!r}: all {num_left_out:,} pairs of answers are longer than {most}; expected some "
+            "that fit. Raise seqLen, or take the set out."
         )
     return f"evaluation set {name!r} has {num_tokens} tokens; expected at least 2. Give more text, or take the set out."
 
