@@ -9,7 +9,7 @@ import socket
 import weakref
 from base64 import b64encode
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from email.message import Message
 from functools import cached_property
@@ -84,7 +84,7 @@ class Connection:
         self._login = login
         self._prefix = urlsplit(login.url).path.rstrip("/")
         self._idle: deque[_Channel] = deque()  # the last one used comes first, so that few are kept alive
-        weakref.finalize(self, _close_all, self._idle)
+        weakref.finalize(self, _close_all, self._idle).atexit = False  # threads may still ask when the process ends
 
     @property
     def host(self) -> str:
@@ -177,9 +177,10 @@ class _Channel(http.client.HTTPConnection):
         return bool(waiting.poll(0))
 
 
-def _close_all(channels: Iterable[_Channel]) -> None:
-    for channel in channels:
-        channel.close()
+def _close_all(channels: "deque[_Channel]") -> None:
+    with suppress(IndexError):
+        while True:  # an answer that is being read may still give its own back
+            channels.pop().close()
 
 
 def connect(kubeconfig: str = "") -> Connection:

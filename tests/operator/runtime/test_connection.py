@@ -2,9 +2,12 @@
 
 import json
 import socket
+import subprocess
+import sys
 import threading
 from base64 import b64encode
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -39,7 +42,7 @@ class Server:
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
-        with connection:
+        with connection, suppress(ConnectionError):  # a client may end with an answer unread
             while request := connection.recv(1 << 16):
                 self.asked.append(request)
                 answer = self.answers.pop(0) if self.answers else _ANSWER
@@ -71,6 +74,37 @@ def test_a_connection_is_kept(server: Server) -> None:
     assert server.num_connections == 1
     assert all(asked.startswith(b"GET /prefix/path HTTP/1.1") for asked in server.asked)
     assert [b"Authorization: two" in asked for asked in server.asked] == [False, True, False]
+
+
+_ENDS_WHILE_THREADS_ASK = """
+import sys, threading
+from shardwise_operator.runtime.connection import Connection
+from shardwise_operator.runtime.login import Login
+
+connection = Connection(Login(url=sys.argv[1]))
+each_has_asked = threading.Barrier(13)
+
+def ask():
+    first = True
+    while True:
+        connection.send("GET", "/", query={}, body=None, content_type="", read_seconds=5).data
+        if first:
+            each_has_asked.wait()
+        first = False
+
+for _ in range(12):
+    threading.Thread(target=ask, daemon=True).start()
+each_has_asked.wait()
+"""
+
+
+def test_a_process_ends_in_peace_while_its_threads_ask(server: Server) -> None:
+    """Idle connections are closed at its end, which others take and give back meanwhile, and it says nothing."""
+    for _ in range(20):
+        ended = subprocess.run(
+            [sys.executable, "-c", _ENDS_WHILE_THREADS_ASK, server.url], capture_output=True, text=True, check=True
+        )
+        assert not ended.stderr
 
 
 def test_a_proxy_leads_to_the_server(server: Server) -> None:
