@@ -12,10 +12,9 @@ REST = "steps: 9, data: {train: [{name: a, paths: [b]}]}, batch: {sequences: 16}
 HALF = "precision: {compute: bfloat16}"
 PAIRS = "{name: a, paths: [b], chatTemplate: chatml, preferences: true}"
 PREFERENCES = "preferences: true"
-ADAPTERS = (
-    "model: {preset: tiny}, steps: 9, batch: {sequences: 16}, optimizer: {learningRate: 1}, lora: {rank: 4}, "
-    "startFrom: {path: a, step: 0}"
-)
+WHOLE_STATE = "startFrom: {path: a, step: 4, restore: all}"
+TINY = "model: {preset: tiny}, steps: 9, batch: {sequences: 16}, optimizer: {learningRate: 1}"
+ADAPTERS = f"{TINY}, lora: {{rank: 4}}, startFrom: {{path: a, step: 0}}"
 WSD = "training.optimizer.schedule={kind: warmup-stable-decay"
 
 # One override that is wrong by itself, the path that the message names, and fragments of the rest.
@@ -459,7 +458,17 @@ RULES = [
     (
         f"training.data={{attendAcross: document, train: [{PAIRS}]}}",
         "spec.training.data.train.0.preferences",
-        ["given true", "lora, whose model without adapters", "set lora"],
+        ["given true", "startFrom with a step beside it", "imported weights are step 0"],
+    ),
+    (
+        f"training={{{TINY}, startFrom: {{path: base}}, data: {{attendAcross: document, train: [{PAIRS}]}}}}",
+        "spec.training.data.train.0.preferences",
+        ["given true", "startFrom with a step beside it"],
+    ),
+    (
+        f"training={{{TINY}, {WHOLE_STATE}, data: {{attendAcross: document, train: [{PAIRS}]}}}}",
+        "spec.training.startFrom.restore",
+        ['given "all"', "weights with preferences"],
     ),
     (
         f"training={{{ADAPTERS}, data: {{attendAcross: document, train: [{{name: a, paths: [b], {PREFERENCES}}}]}}}}",

@@ -53,9 +53,9 @@ APART = "mesh.expert=2"
 PAIRS = (
     "data.train=[{name: pairs, paths: [pairs.jsonl], chatTemplate: chatml, preferences: true}]",
     DOCUMENTS,
-    "lora.rank=8",
     "startFrom={path: base, step: 0}",
 )
+ADAPTERS = "lora.rank=8"
 ROWS = (
     Row("tpu-v4", "2x2x2"),
     Row("tpu-v4", "2x2x1", 2, ("precision.params=bfloat16", "mesh.tensor=2")),
@@ -92,6 +92,7 @@ ROWS = (
     Row("tpu-v6e", "2x4", 1, ("mesh.pipeline=2", "mesh.context=2", "batch.microbatches=2", "model.seqLen=512")),
     Row("tpu-v6e", "2x4", 1, (EXPERTS, "mesh.tensor=2", "batch.microbatches=2")),
     Row("tpu-v6e", "2x4", 1, (EXPERTS, APART, "mesh.tensor=2", "batch.microbatches=2")),
+    Row("tpu-v6e", "2x4", 1, (*PAIRS, ADAPTERS, "mesh.tensor=2", "model.seqLen=512")),
     Row("tpu-v6e", "2x4", 1, (*PAIRS, "mesh.tensor=2", "model.seqLen=512")),
     Row("tpu-v6e-4t", "2x4"),
     Row("tpu-v6e-4t", "2x2", 2, ("model.seqLen=96", "model.tiedHead=false", "model.dropout.residual=0.1")),
@@ -110,7 +111,7 @@ ROWS = (
     Row("gpu-h100", "1x8", 1, ("mesh.context=4", RING, "model.seqLen=1024", DOCUMENTS)),
     Row("gpu-h100", "1x8", 1, (EXPERTS, "model.experts.count=64", "model.seqLen=2048", "mesh.tensor=2")),
     Row("gpu-h100", "1x8", 1, (EXPERTS, "model.experts.count=64", "model.seqLen=2048", APART)),
-    Row("gpu-h100", "1x8", 1, (*PAIRS, "model.attention=cudnn", "mesh.pipeline=2", "batch.microbatches=4")),
+    Row("gpu-h100", "1x8", 1, (*PAIRS, ADAPTERS, "model.attention=cudnn", "mesh.pipeline=2", "batch.microbatches=4")),
     Row("gke-gpu-a100", "1x8", 1, (DOCUMENTS, "model.seqLen=1024")),
     Row("gke-gpu-a100", "1x2", 2, ("model.attention=plain", "model.block=parallel", "model.seqLen=96")),
     Row("gke-gpu-b200", "1x8", 1, ("mesh.tensor=2",)),

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from tests.plan.compiling import DATA
-from tests.plan.table import APART, EXPERTS, FLOAT32, PAIRS, WEIGHTS, Row, answer, of_platform
+from tests.plan.table import ADAPTERS, APART, EXPERTS, FLOAT32, WEIGHTS, Row, answer, of_platform
 
 SPLIT = [row for row in of_platform("tpu", "gpu") if FLOAT32 not in row.words and row.topology != "1x1"]
 WIDE = [row for row in SPLIT if "precision.reduce=float32" in row.words]
@@ -50,7 +50,7 @@ def test_by_default_weights_are_summed_in_the_format_of_compute(row: Row) -> Non
     more += 4 * (EXPERTS in row.words)  # a layer's gates and its router
     apart = 2 * (2 - 3) * (APART in row.words)  # of two layers
     # Beside adapters no weight is summed, and of each of the four products of a layer both factors are.
-    trained = 2 * 4 * 2 if set(PAIRS) <= set(row.words) else WEIGHTS + more
+    trained = 2 * 4 * 2 if ADAPTERS in row.words else WEIGHTS + more
 
     assert sum(move["count"] for move in over_data) == trained * steps + apart
     assert {move["dtype"] for move in moves if move["axes"] == ["replica"]} <= {"f32"}

@@ -18,6 +18,7 @@ from tests.train.test_origin import folder, losses, params
 from shardwise.plan.flops import traced_flops
 from shardwise.protocol.contract import ExitCode
 from shardwise.protocol.errors import RunDirectoryError
+from shardwise.train.checkpoint import read_manifest
 from shardwise.train.dropout import Dropout
 from shardwise.train.flops import flops_per_token
 from shardwise.train.gradients import gradients, loss_sums
@@ -25,20 +26,21 @@ from shardwise.train.lora import without_adapters
 from shardwise.train.metrics import records
 from shardwise.train.microbatches import Batch
 from shardwise.train.model import whole_table
-from shardwise.train.state import Program, parameters
+from shardwise.train.state import REFERENCE, Program, parameters
 from shardwise.train.step import trace_step
 from shardwise.train.zigzag import zigzag
 
 MakeProgram = Callable[..., Program]
 BETA = 0.7
-PAIRS = (
+LORA = "training.lora={rank: 4}"
+OF_PAIRS = (
     "data.train=[{name: pairs, paths: [pairs.jsonl], chatTemplate: chatml, preferences: true}]",
     "data.attendAcross=document",
     f"loss.beta={BETA}",
-    "lora.rank=4",
     "startFrom={path: base, step: 0}",
     "batch.sequences=24",
 )
+PAIRS = (*OF_PAIRS, "lora.rank=4")
 MESHES = {
     "fsdp 2 x tensor 4": (8, ("mesh.tensor=4",)),
     "data 2 x tensor 2, no fsdp, 3 microbatches": (4, ("mesh.tensor=2", "mesh.fsdp=false", "batch.microbatches=3")),
@@ -49,15 +51,17 @@ MESHES = {
 }
 
 
-@pytest.mark.parametrize("words", [(), LLAMA], ids=["gpt2", "llama"])
+@pytest.mark.parametrize(
+    "words", [PAIRS, (*PAIRS, *LLAMA), (*OF_PAIRS, *LLAMA)], ids=["gpt2", "llama", "all weights of llama"]
+)
 def test_the_gradient_is_that_of_dpo(make_program: MakeProgram, words: tuple[str, ...]) -> None:
     """Loss, pairs that are in order and gradient are those of the published formula, by whole logits and autodiff."""
-    program = make_program(*PAIRS, *words, num_devices=1)
+    program = make_program(*words, num_devices=1)
     params, batch = _params(program), _batch()
 
     def total(trained: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
         gains = _log_probabilities(program, {**params, **trained}, batch)
-        gains -= jax.lax.stop_gradient(_log_probabilities(program, params, batch, without=True))
+        gains -= jax.lax.stop_gradient(_log_probabilities(program, params, batch, as_it_was=True))
         answers = [jnp.where(batch.weights * (batch.segments == each), gains, 0).sum(1) for each in range(6)]
         margins = BETA * jnp.stack([answers[each] - answers[each + 1] for each in (0, 2, 4)])
         margins = jnp.where(_is_there(batch), margins, jnp.nan)
@@ -82,6 +86,15 @@ def test_the_mesh_changes_nothing(make_program: MakeProgram, name: str) -> None:
     _assert_the_same(make_program(*PAIRS, *words, num_devices=devices), make_program(*PAIRS, num_devices=1))
 
 
+@pytest.mark.parametrize(
+    "name", ["replica 2 x fsdp 2 x tensor 2, 2 microbatches", "fsdp 2 x context 2 x tensor 2", "fsdp 2 x pipeline 3"]
+)
+def test_the_mesh_changes_nothing_of_all_weights(make_program: MakeProgram, name: str) -> None:
+    """Compared with a copy of their own, which lies on the mesh as they do."""
+    devices, words = MESHES[name]
+    _assert_the_same(make_program(*OF_PAIRS, *words, num_devices=devices), make_program(*OF_PAIRS, num_devices=1))
+
+
 def test_experts_of_their_own_devices_change_nothing(make_program: MakeProgram) -> None:
     """Of a mixture, whose attention alone has adapters: with its experts split over devices it is as on one."""
     words = (*PAIRS, *MIXTURE)
@@ -89,9 +102,10 @@ def test_experts_of_their_own_devices_change_nothing(make_program: MakeProgram) 
     _assert_the_same(split, one)
 
 
-def test_a_pair_costs_log_2_before_the_first_step(make_program: MakeProgram) -> None:
-    """Adapters begin with the model as it was, so that no answer is preferred, whatever dropout there is."""
-    program = make_program(*PAIRS, "model.dropout={embed: 0.1, residual: 0.1}", num_devices=1)
+@pytest.mark.parametrize("words", [PAIRS, (*OF_PAIRS, "precision.compute=bfloat16")], ids=["adapters", "all weights"])
+def test_a_pair_costs_log_2_before_the_first_step(make_program: MakeProgram, words: tuple[str, ...]) -> None:
+    """Both begin with the model as it was, so that no answer is preferred, whatever dropout there is."""
+    program = make_program(*words, "model.dropout={embed: 0.1, residual: 0.1}", num_devices=1)
     with program.lowering():
         state = jax.jit(program.init)()
         sums = jax.jit(lambda p, b: loss_sums(program, p, b))(parameters(state), _on(program, _batch()))
@@ -132,7 +146,6 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list
                 *words,
                 f"training.data={{attendAcross: document, heldOut: 0.1, train: [{source}]}}",
                 f"training.startFrom={{path: {path / 'base'}, step: 4}}",
-                "training.lora={rank: 4}",
                 "training.steps=12",
                 "training.optimizer={name: adamw, learningRate: 1e-2}",
                 "training.evaluation={everySteps: 6, batches: 2}",
@@ -145,7 +158,7 @@ def test_a_run_learns_to_prefer(begun: tuple[Path, list[str]]) -> None:
     """From log 2 down, with pairs in order that it was not trained on; what it has learned is adapters alone."""
     path, words = begun
     run = folder(path, "run")
-    assert run_here(run, *words) == ExitCode.OK
+    assert run_here(run, *words, LORA) == ExitCode.OK
     taken = losses(run)
     evaluated = [each for each in records(run / "metrics.jsonl") if each.get("event") == "evaluated"]
 
@@ -158,25 +171,34 @@ def test_a_run_learns_to_prefer(begun: tuple[Path, list[str]]) -> None:
     assert json.loads((run / "summary.json").read_text())["entropy"] == {}
 
 
-def test_a_run_goes_on_where_it_was(begun: tuple[Path, list[str]]) -> None:
-    """Two starts give the adapters of one, bit for bit."""
+@pytest.mark.parametrize("lora", [(LORA,), ()], ids=["adapters", "all weights"])
+def test_a_run_goes_on_where_it_was(begun: tuple[Path, list[str]], lora: tuple[str, ...]) -> None:
+    """Two starts give the weights of one, bit for bit: those that are compared with are not saved, and read again."""
     path, words = begun
-    whole, half = folder(path, "whole"), folder(path, "half")
-    constant = "training.optimizer.schedule.kind=constant"
-    assert run_here(whole, *words, constant) == ExitCode.OK
+    whole, half = folder(path, f"whole-{len(lora)}"), folder(path, f"half-{len(lora)}")
+    words = [*words, *lora, "training.optimizer.schedule.kind=constant"]
+    assert run_here(whole, *words) == ExitCode.OK
     for steps in (6, 12):
-        assert run_here(half, *words, constant, f"training.steps={steps}") == ExitCode.OK
+        assert run_here(half, *words, f"training.steps={steps}") == ExitCode.OK
+    first, last = losses(half)[1], losses(half)[12]
+
+    assert (first, last) == (pytest.approx(np.log(2), rel=1e-5), losses(whole)[12])
+    assert last < 0.5
+    assert params(whole, 12).keys() == params(half, 12).keys()
     for name, array in params(whole, 12).items():
         np.testing.assert_array_equal(params(half, 12)[name], array, err_msg=name)
+    if not lora:
+        assert params(whole, 12).keys() == params(path / "base", 4).keys()
+        assert not any("reference" in name for name in read_manifest(str(whole / "checkpoints"), 12).arrays)
 
 
 def test_another_beta_is_another_run(begun: tuple[Path, list[str]]) -> None:
     """It is refused by its field."""
     path, words = begun
     run = folder(path, "beta")
-    assert run_here(run, *words, "training.steps=6") == ExitCode.OK
+    assert run_here(run, *words, LORA, "training.steps=6") == ExitCode.OK
     with pytest.raises(RunDirectoryError, match=r"training.loss.beta: was 0.1, is now 0.2"):
-        run_here(run, *words, "training.loss.beta=0.2")
+        run_here(run, *words, LORA, "training.loss.beta=0.2")
 
 
 def _assert_the_same(program: Program, other: Program) -> None:
@@ -198,16 +220,17 @@ def _sums_and_slopes(program: Program, batch: Batch) -> tuple[Any, dict[str, NDA
 
 
 def _params(program: Program) -> dict[str, Any]:
-    """Drawn weights, and adapters that are of some weight."""
+    """Drawn weights, and adapters that are of some weight, or weights that are no longer what they were."""
     with program.lowering():
         params = parameters(jax.jit(program.init, out_shardings=program.shardings())())
     rng = np.random.default_rng(0)
-    return {
-        path: jax.device_put(x + 0.2 * rng.normal(size=x.shape).astype(x.dtype), x.sharding)
-        if path.endswith(".b.weight")
-        else x
-        for path, x in params.items()
-    }
+
+    def trained(path: str, x: Any) -> Any:
+        if path.endswith(".b.weight"):
+            return jax.device_put(x + 0.2 * rng.normal(size=x.shape).astype(x.dtype), x.sharding)
+        return x + 0.02 * jnp.sin(40 * x) if REFERENCE + path in params else x  # padding stays zero
+
+    return {path: trained(path, x) for path, x in params.items()}
 
 
 def _batch() -> Batch:
@@ -238,10 +261,10 @@ def _on(program: Program, batch: Batch) -> Batch:
     return Batch(*(jax.device_put(field, program.layout.batch) for field in fields))
 
 
-def _log_probabilities(program: Program, params: Any, batch: Batch, *, without: bool = False) -> jax.Array:
+def _log_probabilities(program: Program, params: Any, batch: Batch, *, as_it_was: bool = False) -> jax.Array:
     """Of each target, from whole logits."""
-    model, layout = program.model(params), program.layout
-    model = without_adapters(model) if without else model
+    layout, first = program.layout, {path: params.get(REFERENCE + path, x) for path, x in params.items()}
+    model = without_adapters(program.model(first)) if as_it_was else program.model(params)
     table = whole_table(model.token_embedding, layout)
     hidden = model.hidden(table, batch.tokens, batch.segments, Dropout.none(), layout)
     logits = model.logits(hidden, layout).rearrange(("batch", "position", "vocab")).array

@@ -1,4 +1,7 @@
-"""The model of a run that trains adapters: the weights that they were trained beside, with what they add."""
+"""The model of a run with weights that it does not train: those that its adapters are for, with what they add to them.
+
+Of a run that learns preferences it is also the model as trained, beside the one that its answers are compared with.
+"""
 
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -11,7 +14,7 @@ from shardwise.job.identity import Difference, Json, identity
 from shardwise.job.spec import TrainingJob
 from shardwise.protocol.contract import checkpoint_name
 from shardwise.protocol.errors import CheckpointError
-from shardwise.train.base import FINGERPRINT, as_held, fingerprint_of, place_of_base
+from shardwise.train.base import FINGERPRINT, as_base, as_held, fingerprint_of, place_of_base, wanted_base
 from shardwise.train.checkpoint import Manifest, load_numpy, read_manifest, restore
 from shardwise.train.devices import devices_of
 from shardwise.train.digest import Digester
@@ -48,7 +51,7 @@ def base_of(job: TrainingJob, root: str, step: int) -> tuple[str, int] | None:
         CheckpointError: as `adapters_in`; or the job names no such weights, or others than they were trained beside.
 
     """
-    place = place_of_base(job)
+    place = place_of_base(job) if job.spec.training.lora else None
     manifest = adapters_in(job, root, step) if place else None
     if place is None or manifest is None:
         return None
@@ -61,7 +64,7 @@ def _refuse_others(root: str, manifest: Manifest, wanted: Mapping[str, Json]) ->
         if (held := manifest.identity.get(path)) != value:
             change = Difference(path=path, old=held, new=value)
             raise CheckpointError(
-                f"{root}/{checkpoint_name(manifest.step)}: its adapters are not those of the job: {change}. Set "
+                f"{root}/{checkpoint_name(manifest.step)}: its weights are not those of the job: {change}. Set "
                 "training.lora to what it was, and training.startFrom to the weights that they were trained beside"
             )
 
@@ -92,6 +95,27 @@ def adapted_model(job: TrainingJob, root: str, step: int) -> tuple[Program, dict
 
     # One after the other, so that of large weights no second copy is there.
     return program, {path: whole(path) for path in wanted}
+
+
+def model_with_reference(job: TrainingJob, root: str, step: int) -> tuple[Program, dict[str, jax.Array]]:
+    """Return the program of a job that learns preferences, and all its parameters, those that it does not train too.
+
+    Raises:
+        CheckpointError: the checkpoint is not of such a run, or was trained beside other weights than the job names; or
+            what was saved, of either, cannot be used.
+
+    """
+    place, manifest = place_of_base(job), adapters_in(job, root, step) or read_manifest(root, step)
+    assert place is not None, "the job learns preferences"
+    if FINGERPRINT not in manifest.identity:
+        raise CheckpointError(
+            f"{root}/{checkpoint_name(step)}: holds what the run begins from; run the job until its first save"
+        )
+    _refuse_others(root, manifest, {FINGERPRINT: fingerprint_of(*place)})
+    program = build(job, devices_of(job))
+    trained = {PARAMS + path: leaf for path, leaf in program.abstract()["params"].items()}
+    base = _restored(*place, as_held(read_manifest(*place), wanted_base(program)))
+    return program, as_base(program, base) | _restored(root, step, trained)
 
 
 def _adapters(job: TrainingJob, root: str, step: int) -> tuple[dict[str, jax.Array], Names]:

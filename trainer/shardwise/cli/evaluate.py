@@ -26,13 +26,21 @@ from shardwise.job.topology import mesh_shape
 from shardwise.protocol.cache import cache_directory
 from shardwise.protocol.errors import NonFiniteError, UsageError
 
+_FORMATS = {
+    "loss": "{:.4f}",
+    "perplexity": "{:,.3f}",
+    "accuracy": "{:.2%}",
+    "tokens": "{:,.0f}",
+    "pairs": "{:,.0f}",
+}
+
 if TYPE_CHECKING:  # both import JAX
     from shardwise.cli.saved_model import Model
     from shardwise.train.data.evaluation_sets import Evaluated
 
 
 def command(directory: RunDir, *, step: Step = None, overrides: Overrides = None, as_json: Json = False) -> None:
-    """Measure loss, perplexity and accuracy of a run's model.
+    """Measure loss, perplexity and accuracy of a run's model; of preferences, loss and accuracy over pairs.
 
     The sets are the job's held-out documents and its training.evaluation.sets, or those that --set gives; all of each
     is read. The model runs on the GPUs or TPU chips that the run's job names where this machine has them, or else on
@@ -40,11 +48,6 @@ def command(directory: RunDir, *, step: Step = None, overrides: Overrides = None
     """
     asked = job_of(directory, overrides or ())
     training = asked.spec.training
-    if training.learns_preferences:
-        raise UsageError(
-            f"{directory}: its job learns preferences, whose loss needs the model without adapters beside it; expected "
-            "a job that learns text. Set training.evaluation.everySteps, and the run evaluates its pairs itself."
-        )
     if not training.data.held_out and not training.evaluation.sets:
         raise UsageError(
             f"{directory}: its job has neither data.heldOut nor training.evaluation.sets; name text to evaluate on: "
@@ -55,10 +58,11 @@ def command(directory: RunDir, *, step: Step = None, overrides: Overrides = None
     environment.apply(job)
     console.print("loading the model ...")
     with trainer_imports():
-        from shardwise.cli.saved_model import load_model
+        from shardwise.cli.saved_model import load_model, load_with_reference
 
     sets = list(_sets(job, console))
-    model = load_model(job, root_of(job, directory), step=step, report=partial(report_refused, console))
+    load = load_with_reference if training.learns_preferences else load_model
+    model = load(job, root_of(job, directory), step=step, report=partial(report_refused, console))
     console.print(f"checkpoint of step {model.step}; compiling ...")
     results = dict(_results(model, sets, console))
     if as_json:
@@ -114,7 +118,10 @@ def _results(model: "Model", sets: "list[Evaluated]", console: Console) -> Itera
                 f"{one.name}: the loss is not a number, so the parameters of step {model.step} are not; give another "
                 "checkpoint with --step"
             )
-        yield one.name, {"loss": means.loss, "perplexity": _perplexity(means.loss), **means._asdict()}
+        if program.training.learns_preferences:
+            yield one.name, {"loss": means.loss, "accuracy": means.accuracy, "pairs": means.tokens}
+        else:
+            yield one.name, {"loss": means.loss, "perplexity": _perplexity(means.loss), **means._asdict()}
 
 
 @contextmanager
@@ -134,10 +141,11 @@ def _perplexity(loss: float) -> float:
 
 
 def _table(step: int, results: Mapping[str, Mapping[str, float]]) -> Table:
-    table = Table(title=f"step {step}, means over tokens", title_justify="left")
-    for column in ("set", "loss", "perplexity", "accuracy", "tokens"):
+    columns = next(iter(results.values()))
+    of_what = "pairs" if "pairs" in columns else "tokens"
+    table = Table(title=f"step {step}, means over {of_what}", title_justify="left")
+    for column in ("set", *columns):
         table.add_column(column, justify="left" if column == "set" else "right")
     for name, found in results.items():
-        values = (f"{found['loss']:.4f}", f"{found['perplexity']:,.3f}", f"{found['accuracy']:.2%}")
-        table.add_row(name, *values, f"{found['tokens']:,.0f}")
+        table.add_row(name, *(_FORMATS[column].format(found[column]) for column in columns))
     return table

@@ -6,6 +6,7 @@ It imports JAX: import it after the environment is set, inside `trainer_imports`
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import equinox as eqx
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shardwise.bucket.lease import Lease
-from shardwise.cli.adapted_model import adapted_model, adapters_in, whole_parameters
+from shardwise.cli.adapted_model import adapted_model, adapters_in, model_with_reference, whole_parameters
 from shardwise.job.identity import without_younger_fields
 from shardwise.job.spec import Mesh, TrainingJob
 from shardwise.job.spec.training import Lora
@@ -54,7 +55,7 @@ def load_model(job: TrainingJob, root: str, *, step: int | None, report: Callabl
     """
     job = _for_generation(job)
     if job.spec.training.lora is not None:
-        return _with_adapters(job, root, step, report)
+        return _newest_of(partial(adapted_model, job, root), root, step, report)
     program = build(job, devices_of(job))
     abstract = {path: leaf for path, leaf in flat(program.abstract()).items() if path.startswith(PARAMS)}
     restored = restore(root, abstract, step=step, digester=Digester(abstract), report=report)
@@ -64,10 +65,24 @@ def load_model(job: TrainingJob, root: str, *, step: int | None, report: Callabl
     return Model(program=program, params=params, step=restored.step)
 
 
-def _with_adapters(job: TrainingJob, root: str, step: int | None, report: Callable[[int, str], None]) -> Model:
+def load_with_reference(job: TrainingJob, root: str, *, step: int | None, report: Callable[[int, str], None]) -> Model:
+    """Load the model of a resolved job that learns preferences, as `load_model` does, and what it is compared with.
+
+    Raises:
+        CheckpointError: as `load_model`; or it was trained beside other weights than the job names.
+    """
+    return _newest_of(partial(model_with_reference, _for_generation(job), root), root, step, report)
+
+
+def _newest_of(
+    load: Callable[[int], tuple[Program, dict[str, jax.Array]]],
+    root: str,
+    step: int | None,
+    report: Callable[[int, str], None],
+) -> Model:
     for candidate, is_last in candidates(root, step):
         try:
-            program, params = adapted_model(job, root, candidate)
+            program, params = load(candidate)
         except CheckpointError as error:
             if is_last:
                 raise

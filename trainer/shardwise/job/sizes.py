@@ -3,7 +3,7 @@
 Model FLOPs per token = 6 x (parameters in matrices that a token is multiplied with; 4 x those that stay as they are
 beside adapters, which have no gradient) + 12 x heads x head size x (keys that a token sees on average, summed over the
 layers). The 6 is 2 for a multiply and add, times 3 for the forward and the backward pass, and attention has two
-products for each key. Of preferences there is a third more of 6 and 12, for the model without adapters. A causal token
+products for each key. Of preferences there is a third more of 6 and 12, for the model as it was. A causal token
 sees half of the positions on average, and within a sliding window the window less what it lacks at the start.
 Recomputation in the backward pass is not counted: this is model, not hardware, utilisation. Formula: Chowdhery et al.,
 "PaLM" (2022), appendix B.
@@ -63,7 +63,7 @@ def flops_per_token(
         values: heads x head size.
         seen_twice: as `keys_seen_twice` returns it.
         adapters: parameters of those that are trained in place of the matrices, or None.
-        has_reference: whether the model without adapters goes forward too.
+        has_reference: whether the model as it was goes forward too.
 
     """
     products = 6 * matrix_parameters if adapters is None else 4 * matrix_parameters + 6 * adapters

@@ -15,7 +15,7 @@ Bytes are those on the wire of one device in one step, counted as for a ring: se
               share of the layers and, of what is no layer, of the microbatches; the latter's gradients are summed once
     replica   the gradients of a replica, in float32, are summed once
 
-Of preferences the model without adapters goes forward too: all that a forward pass moves is moved once more.
+Of preferences the model as it was goes forward too: all that a forward pass moves is moved once more.
 """
 
 import math
@@ -77,7 +77,8 @@ def _weights(program: Program) -> Iterator[tuple[float, int]]:
         # Whole over data, and as it is over tensor.
         size = math.prod(leaf.shape) // _ways_over_tensor(program, names) / experts / layout.stages
         in_block, is_matrix = path.startswith("blocks."), _is_matrix(names)
-        gathers = (2 + (program.training.learns_preferences and not is_adapter(path))) if in_block else 1
+        is_there_once = program.training.lora is not None and not is_adapter(path)
+        gathers = (2 + (program.training.learns_preferences and is_there_once)) if in_block else 1
         there, back = (compute, wire) if is_matrix else (_FLOAT32, _FLOAT32)
         ways = mesh[DATA[0]] * mesh[DATA[1]] // experts
         if layout.fsdp and "embed" in names:

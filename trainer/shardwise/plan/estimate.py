@@ -98,7 +98,7 @@ def _bytes(training: Training, of: _Sizes) -> float:
     stages = of.shape.pipeline
     params = training.precision.params
     trained = (2 if params == "bfloat16" else 4) + _state_bytes(training.optimizer, params) + 4  # and the gradient's
-    kept = width if training.lora else trained
+    kept = width if training.lora else trained + (width if training.learns_preferences else 0)  # a copy, as it was
     # FSDP splits the factors of adapters that map from or to embed, and tensor the others.
     by_embed, others = block_adapters(training.model, training.lora) if training.lora else (0, 0)
     adapters = (by_embed / ways + others / tensor) * trained

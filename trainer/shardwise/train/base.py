@@ -1,10 +1,14 @@
-"""The weights that adapters are for: read at each start from the checkpoint that `startFrom` names, never saved."""
+"""Weights that stay as they are: those that adapters are for, or those of the model that preferences are compared with.
+
+They are read at each start from the checkpoint that `startFrom` names, and never saved.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
 
+import jax
 import jax.numpy as jnp
 
 from shardwise.job.spec import TrainingJob
@@ -15,14 +19,14 @@ from shardwise.train.digest import Compile, Digester, combine
 from shardwise.train.origin import PARAMS, Origin, checkpoints_at, refuse_adapters, refuse_other_model
 from shardwise.train.peers import Peers
 from shardwise.train.phases import Phases
-from shardwise.train.state import BASE, Abstract, Program, State
+from shardwise.train.state import BASE, REFERENCE, Abstract, Program, State
 
 FINGERPRINT = "baseFingerprint"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Base:
-    """A checkpoint whose parameters get adapters."""
+    """A checkpoint whose parameters no step changes."""
 
     root: str
     step: int
@@ -36,7 +40,7 @@ class Base:
 
     @classmethod
     def of(cls, job: TrainingJob, peers: Peers) -> Self | None:
-        """Return that of a resolved job, which rank 0 looks up for all; None if it trains its weights.
+        """Return that of a resolved job, which rank 0 looks up for all; None if it needs none.
 
         Raises:
             CheckpointError: there is no such checkpoint, it is damaged, or it holds adapters itself.
@@ -58,7 +62,7 @@ class Base:
         show: Callable[[str], None],
     ) -> State:
         """Return the part of the state that holds them, in the dtypes in which the program keeps them."""
-        wanted = program.abstract()[BASE]
+        wanted = wanted_base(program)
         with phases.entered(Phase.RESTORE):
             held = as_held(read_manifest(self.root, self.step), wanted)
             found = restore(
@@ -75,18 +79,29 @@ class Base:
         )
         refuse_other_model(origin, found, show)
         assert found is not None, "refused else"
-        # One after the other, so that of large weights no second copy is there.
-        return {BASE: {path: found.arrays.pop(PARAMS + path).astype(x.dtype) for path, x in wanted.items()}}
+        return {BASE: as_base(program, found.arrays, prefix=PARAMS)}
 
 
 def place_of_base(job: TrainingJob) -> tuple[str, int] | None:
-    """Return the folder and the step of the weights that a job's adapters are for; None if it trains its weights."""
+    """Return the folder and the step of the weights that a job needs as they are; None if it needs none."""
     training = job.spec.training
-    if training.lora is None:
+    if training.lora is None and not training.learns_preferences:
         return None
     assert training.start_from is not None, "a rule wants it"
     assert training.start_from.step is not None, "a rule wants it"
     return checkpoints_at(training.start_from.path), training.start_from.step
+
+
+def wanted_base(program: Program) -> dict[str, Abstract]:
+    """Return the weights that a program does not train, by their paths in a model."""
+    return {path.removeprefix(REFERENCE): x for path, x in program.abstract()[BASE].items()}
+
+
+def as_base(program: Program, found: dict[str, jax.Array], *, prefix: str = "") -> dict[str, jax.Array]:
+    """Return weights that were read as the program holds them: by its own paths, in its dtypes. `found` is used up."""
+    # One after the other, so that of large weights no second copy is there.
+    wanted = program.abstract()[BASE].items()
+    return {path: found.pop(prefix + path.removeprefix(REFERENCE)).astype(x.dtype) for path, x in wanted}
 
 
 def as_held(manifest: Manifest, wanted: Mapping[str, Abstract]) -> dict[str, Abstract]:
@@ -99,7 +114,7 @@ def as_held(manifest: Manifest, wanted: Mapping[str, Abstract]) -> dict[str, Abs
 
 
 def fingerprint_of(root: str, step: int) -> str:
-    """Return the digest of the parameters of a checkpoint that adapters are for.
+    """Return the digest of the parameters of a checkpoint.
 
     Raises:
         CheckpointError: there is no such checkpoint, it is damaged, or it holds adapters itself.
@@ -109,7 +124,7 @@ def fingerprint_of(root: str, step: int) -> str:
         manifest = read_manifest(root, step)
     except CheckpointError as error:
         raise CheckpointError(
-            f"{error}. It is what training.startFrom names: the weights that the adapters are for"
+            f"{error}. It is what training.startFrom names, whose weights each start reads again"
         ) from error
     refuse_adapters(root, manifest)
     return combine({path: entry.digest for path, entry in manifest.arrays.items() if path.startswith(PARAMS)})

@@ -10,7 +10,6 @@ from jax.sharding import PartitionSpec as P
 
 from shardwise.train.balance import zero_loads
 from shardwise.train.dropout import Dropout
-from shardwise.train.lora import without_adapters
 from shardwise.train.loss import HeadLoss, LossSums, token_losses
 from shardwise.train.microbatches import Batch, split, stored
 from shardwise.train.pipelined import Microbatches, Stage
@@ -161,10 +160,10 @@ def _loss(program: Program, params: Params, batch: Batch, dropout: Dropout, refe
 
 
 def _reference(program: Program, params: Params, batch: Batch) -> Array | None:
-    """Return the cross entropy of each token that counts in the model without adapters, or None if it is of no use."""
+    """Return the cross entropy of each token that counts in the model as it was, or None if it is of no use."""
     if not program.training.learns_preferences:
         return None
-    model, loss = without_adapters(program.model(params)), partial(token_losses, head_settings(program))
+    model, loss = program.reference(params), partial(token_losses, head_settings(program))
     segments, drop = _segments(program, batch), Dropout.none()
     return model.loss(batch.tokens, segments, batch.targets, batch.weights, drop, program.layout, loss)
 

@@ -151,12 +151,13 @@ def refuse_adapters(root: str, manifest: Manifest) -> None:
 
 
 def _refuse_to_go_back_from_base(job: TrainingJob, root: str, orders: Orders) -> None:
-    """Raise a CheckpointError if a fork would set aside, and later replace, what its own adapters are for."""
-    base = origin_below(job, root) if job.spec.training.lora else None
+    """Raise a CheckpointError if a fork would set aside, and later replace, weights that its own starts read."""
+    training = job.spec.training
+    base = origin_below(job, root) if training.lora or training.learns_preferences else None
     if base is not None and orders.step is not None and base > orders.step:
         raise CheckpointError(
             f"training.startFrom: given step {base} of {root}, which the run itself goes back from with --step "
-            f"{orders.step}: it would set aside the weights that its adapters are for, and save over them. Fork from "
+            f"{orders.step}: it would set aside weights that each start reads again, and save over them. Fork from "
             f"them with --step {base}, or give the run a directory of its own by another --dir or checkpoint.path"
         )
 

@@ -15,7 +15,6 @@ import jax.numpy as jnp
 
 from shardwise.train.balance import zero_loads
 from shardwise.train.dropout import Dropout
-from shardwise.train.lora import without_adapters
 from shardwise.train.loss import HeadLoss, LossSums, token_losses
 from shardwise.train.microbatches import stored
 from shardwise.train.model import Gpt
@@ -38,7 +37,7 @@ class Microbatches(NamedTuple):
     rows: Array
     """int32 [microbatch, row]: the row of the global batch."""
     reference: Array | None = None
-    """Of pairs of answers: what each token that counts costs the model without adapters."""
+    """Of pairs of answers: what each token that counts costs the model as it was."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +53,7 @@ class Stage:
     dropout: Callable[[Array], Dropout]
     """Of rows of the global batch."""
     is_reference: bool = False
-    """Whether it is of the model without adapters."""
+    """Whether it is of the model as it was, which preferences are compared with."""
 
     def loss(self) -> LossSums:
         """Return the sums of the loss over all microbatches."""
@@ -105,7 +104,7 @@ class Stage:
         return inputs
 
     def _input(self, others: Params, part: Microbatches) -> Array:
-        model = self.program.model({**self.params, **others})
+        model = self._model({**self.params, **others})
         return model.entering(part.tokens, self.dropout(part.rows), self.program.layout)
 
     def _outputs(self, layers: Params, inputs: Array) -> Array:
@@ -136,8 +135,7 @@ class Stage:
         )
 
     def _model(self, params: Params) -> Gpt:
-        model = self.program.model(params)
-        return without_adapters(model) if self.is_reference else model
+        return self.program.reference(params) if self.is_reference else self.program.model(params)
 
     def _own_with_reference(self) -> Microbatches:
         """Return this stage's own microbatches, ready for their loss."""

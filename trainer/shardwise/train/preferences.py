@@ -3,10 +3,11 @@
     loss of a pair = -log sigmoid(margin)
     margin = beta * ((log p - log p0)(chosen) - (log p - log p0)(rejected))
 
-p is of the model, p0 of the model without its adapters. The margins are computed first, from each token's cross entropy
-in both. By them d loss / d log p of a token is known, and with that as its weight the cross entropy of the head has the
-gradient of the pairs' loss: so there is no other backward pass than that of `train/loss.py`. Source: Rafailov et al.,
-"Direct Preference Optimization: Your Language Model is Secretly a Reward Model" (2023).
+p is of the model, p0 of the model as it was: without its adapters, or with the weights that it began with. The margins
+are computed first, from each token's cross entropy in both. By them d loss / d log p of a token is known, and with that
+as its weight the cross entropy of the head has the gradient of the pairs' loss: so there is no other backward pass than
+that of `train/loss.py`. Source: Rafailov et al., "Direct Preference Optimization: Your Language Model is Secretly a
+Reward Model" (2023).
 """
 
 from functools import partial
@@ -29,7 +30,7 @@ class Pairs(NamedTuple):
     segments: Array
     """int32: even ones are chosen answers, and each odd one is what was rejected for the one before it."""
     reference: Array
-    """float32: the tokens' cross entropy in the model without adapters."""
+    """float32: the tokens' cross entropy in the model as it was."""
 
 
 def loss_of_head(settings: HeadLoss, beta: float, segments: Array | None, reference: Array | None) -> OfHead[LossSums]:

@@ -1,7 +1,8 @@
 """The training state: what it holds, how it is laid out, how it is made from a seed without ever being whole anywhere.
 
-A state is {"step", "params", "optimizer"}, and of a run that trains adapters also {"base"}: the weights that these are
-for, which no step changes and no checkpoint holds. Outside of a program it is a flat dict {dotted path: array}.
+A state is {"step", "params", "optimizer"}, and of some runs also {"base"}: weights that no step changes and no
+checkpoint holds, those that adapters are for or those of the model that preferences are compared with. Outside of a
+program it is a flat dict {dotted path: array}.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,7 +24,7 @@ from shardwise.train.config import GptConfig
 from shardwise.train.experts import counting
 from shardwise.train.jax_private import with_own_channels
 from shardwise.train.layout import Layout, assemble, axis_names, flatten
-from shardwise.train.lora import dtype_of_base, initial, is_adapter
+from shardwise.train.lora import dtype_of_base, initial, is_adapter, without_adapters
 from shardwise.train.model import Gpt
 from shardwise.train.optimizer import Names, UpdateRule, is_moment_of, optimizer
 
@@ -32,6 +33,8 @@ Array = jax.Array
 State = dict[str, Any]
 Abstract = jax.ShapeDtypeStruct
 BASE = "base"
+# Goes before the path of a weight that is there twice: as it is trained, and as it was.
+REFERENCE = "reference."
 # With all of its optimizations XLA's compiler for CPUs takes two to five times as long.
 COMPILED_QUICKLY: dict[str, Value] = {"xla_backend_optimization_level": "1", "xla_cpu_use_fusion_emitters": False}
 
@@ -44,8 +47,9 @@ class Program:
     layout: Layout
     template: Gpt
     names: Names
+    """Of all parameters; of those that are there twice, the second ones begin with `REFERENCE`."""
     trained: Names
-    """Of the parameters that steps change: all, or those of adapters."""
+    """Of the parameters that steps change: the model's, or those of adapters."""
     rule: UpdateRule
     policy: jmp.Policy
     training: Training
@@ -59,6 +63,7 @@ class Program:
         template = eqx.filter_eval_shape(initial, config, training.lora, key=key)
         names = axis_names(template)
         trained = {path: axes for path, axes in names.items() if training.lora is None or is_adapter(path)}
+        names = _with_copies(training, names)
         precision = training.precision
         policy = jmp.Policy(*(jnp.dtype(name) for name in (precision.params, precision.compute, precision.output)))
         fixed = names.keys() - trained.keys()
@@ -80,10 +85,16 @@ class Program:
         model = assemble(self.template, params)
         return counting(model, params[LOADS]) if LOADS in params else model
 
+    def reference(self, params: Mapping[str, Array]) -> Gpt:
+        """Return the model that preferences are compared with: without adapters, or with the weights that it had."""
+        if self.training.lora:
+            return without_adapters(self.model(params))
+        return assemble(self.template, {path: params[REFERENCE + path] for path in self.trained})
+
     def init(self) -> State:
         """Return the state at step 0, from the job's seed. Call it inside of jit only (`lower_init`)."""
         model = initial(self.config, self.training.lora, key=jax.random.key(self.training.seed))
-        base, weights = self.split(flatten(model))
+        base, weights = self.split(_with_copies(self.training, flatten(model)))
         params = self.policy.cast_to_param(weights)
         state: State = {"step": jnp.int32(0), "params": params, "optimizer": self.rule.init(weights)}
         return state | {BASE: {path: x.astype(self._base_dtype(path)) for path, x in base.items()}} if base else state
@@ -166,13 +177,19 @@ class Program:
         return self.layout.replicated
 
 
+def _with_copies(training: Training, weights: Mapping[str, T]) -> dict[str, T]:
+    """Return what is given for each weight, and once more for what preferences are compared with if that is a copy."""
+    is_twice = training.learns_preferences and training.lora is None
+    return {**weights, **({REFERENCE + path: x for path, x in weights.items()} if is_twice else {})}
+
+
 def without_base(state: State) -> State:
     """Return what a run saves of its state."""
     return {name: part for name, part in state.items() if name != BASE}
 
 
 def parameters(state: State) -> dict[str, Any]:
-    """Return all parameters of the model, those that are trained and those that stay as they are."""
+    """Return all parameters, those that are trained and those that stay as they are."""
     return {**state.get(BASE, {}), **state["params"]}
 
 

@@ -22,13 +22,18 @@ def sources_are_all_pairs_or_none(job: TrainingJob) -> Iterator[Problem]:
 
 
 def preferences_have_a_reference(job: TrainingJob) -> Iterator[Problem]:
-    """Require adapters: what the model was without them is what the loss compares with."""
+    """Require weights that answers are compared with, at a step that stays the same, and the loss of pairs alone."""
     training = job.spec.training
     place = next((place for place, one in _places(job) if one.preferences), None)
-    if place is not None and training.lora is None:
-        expected = "lora, whose model without adapters the answers are compared with"
-        yield wrong(f"{_PATH}.{place}.preferences", True, expected, "set lora: {rank: 16}, and startFrom")
-    if place is not None and training.loss.z_loss:
+    if place is None:
+        return
+    asked = training.start_from
+    if training.lora is None and (asked is None or asked.step is None):  # adapters have a rule of their own
+        expected = "startFrom with a step beside it: weights that the model is compared with, read again at each start"
+        yield wrong(f"{_PATH}.{place}.preferences", True, expected, "imported weights are step 0")
+    if training.lora is None and asked and asked.restore == "all":
+        yield wrong(f"{_PATH}.startFrom.restore", "all", "weights with preferences, which compare with those")
+    if training.loss.z_loss:
         yield wrong(f"{_PATH}.loss.zLoss", training.loss.z_loss, "0 with preferences, whose loss is DPO's alone")
 
 

@@ -93,10 +93,10 @@ def place(program: Program, config: GptConfig, parameters: Iterable[tuple[str, S
         def part(index: Any) -> Array:
             return stored[index].astype(dtype, copy=False)
 
-        return jax.make_array_from_callback(stored.shape, program.layout.stored(program.names[path]), part)
+        return jax.make_array_from_callback(stored.shape, program.layout.stored(program.trained[path]), part)
 
     placed = {path: put(path, stored) for path, stored in parameters}
-    assert placed.keys() == program.names.keys()
+    assert placed.keys() == program.trained.keys()
     return placed
 
 
