@@ -99,7 +99,9 @@ def test_preferences_are_evaluated_as_in_training(
     assert found["again"]["accuracy"] == in_training["again"]["accuracy"]
     shown = process("evaluate", "preferred", folder=tmp_path)
     assert "means over pairs" in shown.out
-    refused = process("evaluate", "preferred", f"--set=training.checkpoint.path={tmp_path}/base", folder=tmp_path)
+    refused = process(
+        "evaluate", "preferred", f"--set=training.checkpoint.path={tmp_path}/base/checkpoints", folder=tmp_path
+    )
     assert refused.code == ExitCode.BAD_INPUT
     assert "holds what the run begins from" in " ".join(refused.error.split())
 
