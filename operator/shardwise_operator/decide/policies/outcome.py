@@ -47,16 +47,21 @@ def termination_record(seen: Observed) -> TerminationRecord | None:
     ended = [
         pod
         for pod in seen.round_pods()
-        if pod.ended and pod.record and pod.record.code is not None and not _gave_up(seen, pod)
+        if pod.ended and pod.record and pod.record.code is not None and not _ended_apart(seen, pod, pod.record.code)
     ]
     ended.sort(key=lambda pod: (pod.key != LEADER, -pod.attempt))
     return ended[0].record if ended else None
 
 
-def _gave_up(seen: Observed, pod: Pod) -> bool:
-    """Return whether a pod that was replaced missed the others: on a node that nobody reaches, so they may be well."""
-    replaced = pod.attempt != seen.state.attempts.get(pod.key)
-    return replaced and pod.record is not None and pod.record.code == ExitCode.HOSTS_MISSING
+def _ended_apart(seen: Observed, pod: Pod, code: int) -> bool:
+    """Return whether the run may go on though a pod that was replaced tells of its end.
+
+    It was on a node that nobody reached, so the others that it missed may be well. Once its successor is made, the run
+    goes on with that one, however it ended there; but a run that is complete is so.
+    """
+    if pod.attempt == seen.state.attempts.get(pod.key) or code == ExitCode.OK:
+        return False
+    return code == ExitCode.HOSTS_MISSING or pod.key in seen.state.pods
 
 
 def decide(seen: Observed, now: float) -> Plan | None:

@@ -1,5 +1,6 @@
 """The end of a run: what its last records say becomes of the job."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -129,6 +130,31 @@ def test_a_replaced_pod_that_missed_the_others_says_nothing_of_the_run() -> None
     plan = outcome.decide(seen(begun(), pod(), alone), NOW)
     assert plan is not None
     assert plan.state.reason == "PodsReleased"
+
+
+@pytest.mark.parametrize("code", [ExitCode.STORAGE, ExitCode.NONFINITE, ExitCode.FAILURE, ExitCode.SAVED])
+def test_a_replaced_pod_cannot_end_the_run_of_its_successor(code: ExitCode) -> None:
+    """Its node was out of reach, and is back: how the run ended there is not how it goes on with the successor."""
+    late = pod(phase="Failed", record=record(code, message="as it was there"))
+    replaced = begun(attempts={"0-0": 1, "0-1": 0}, pods={"0-0": "uid-0-0-1", "0-1": "uid-0-1-0"})
+    not_made_yet = replace(replaced, pods={"0-1": "uid-0-1-0"})
+
+    assert outcome.decide(seen(replaced, late, pod("0-0", 1), pod("0-1")), NOW) is None
+    assert outcome.decide(seen(not_made_yet, late, pod("0-1")), NOW) is not None
+    by_other = pod("0-1", phase="Failed", record=record(code, message="as it is here"))
+    plan = outcome.decide(seen(replaced, late, pod("0-0", 1), by_other), NOW)
+    assert plan is not None
+    assert "as it is here" in plan.events[0].message
+
+
+def test_a_replaced_pod_may_tell_that_the_run_is_complete() -> None:
+    """All steps are taken and saved, whatever its successor does over again."""
+    replaced = begun(attempts={"0-0": 1, "0-1": 0}, pods={"0-0": "uid-0-0-1", "0-1": "uid-0-1-0"})
+
+    plan = outcome.decide(seen(replaced, pod(phase="Succeeded", record=record(0)), pod("0-0", 1), pod("0-1")), NOW)
+
+    assert plan is not None
+    assert plan.state.phase == Phase.COMPLETE
 
 
 def test_a_record_of_an_earlier_round_is_over() -> None:
