@@ -84,6 +84,11 @@ class Snapshot:
         """How long a pod that is told to go may take to save."""
         return float(self.pod.spec.get("terminationGracePeriodSeconds", DEFAULT_GRACE_SECONDS))
 
+    @property
+    def checkpoint_place(self) -> str:
+        """Where the run keeps its checkpoints: the job's path for them, else a folder of its directory, which it is."""
+        return self.job.spec.checkpoint_path or self.pod.directory
+
     @cached_property
     def planned_digest(self) -> str:
         """A digest of all that a plan's outcome depends on."""

@@ -37,6 +37,7 @@ from shardwise_operator.write.standard_conditions import with_standard_condition
 _MAX_MESSAGE = 4096
 _MAX_FIGURE = 32
 _OF_THE_RUN = ("progress", "checkpoint", "failedSaves", "goodput", "digest")
+_OF_A_PLACE = ("checkpoint", "failedSaves")
 # Decisions go by these reasons, and by their messages: what is refused meanwhile is an event alone.
 _GONE_BY = (NOT_STARTED, INVALID, NAME_CONFLICT)
 # Fields of a status by their names there; one that is None has nothing new, and keeps its value.
@@ -63,7 +64,21 @@ def compose(seen: Observed, plan: Plan, outcome: Outcome, old: Mapping[str, Any]
     step = written.get("progress", old.get("progress", {})).get("step")
     if phases := recorded(old, state.phase, restarts, step, now):
         written["phases"] = [*phases]
-    return {**_kept(seen, old), **write_state(state, seen.generation), **written}
+    status = {**_kept(seen, old), **write_state(state, seen.generation), **written}
+    if _begins_elsewhere(seen, plan.state):
+        status = {name: value for name, value in status.items() if name not in _OF_A_PLACE}
+    return status
+
+
+def _begins_elsewhere(seen: Observed, state: State) -> bool:
+    """Return whether a round begins whose checkpoints are not where those of the round before are.
+
+    Budgets go by the newest step, and one of other checkpoints says nothing of it.
+    """
+    before, after = seen.snapshot, seen.desired
+    if state.round == seen.state.round or before is None or after is None:
+        return False
+    return before.checkpoint_place != after.checkpoint_place
 
 
 def _with_pods(seen: Observed, state: State, outcome: Outcome) -> State:

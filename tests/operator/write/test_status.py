@@ -4,13 +4,14 @@ import json
 from typing import Any
 
 import pytest
-from tests.operator.building import NOW, UID, begun, plan_pod, pod, record, seen
+from tests.operator.building import NOW, UID, begun, manifest, plan_pod, pod, record, seen, snapshot
 from tests.operator.operating import told
 
 from shardwise.protocol.contract import ExitCode
 from shardwise.protocol.job_status import MAX_HOSTS, MAX_MESSAGE, JobStatus
 from shardwise.protocol.pods import TerminationRecord
 from shardwise_operator.decide.plan import Plan
+from shardwise_operator.decide.policies import new_round
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.poll import Poll
 from shardwise_operator.observe.state import Finding, Loss, Phase, Preflight
@@ -117,6 +118,28 @@ def test_silence_keeps_what_was_said() -> None:
 
     assert status["progress"] == {"step": 7}
     assert status["goodput"] == "40%"
+
+
+def test_checkpoints_of_another_place_are_not_those_of_the_run() -> None:
+    """A job that goes on with another path has none yet: a step of before would keep its budgets from filling again."""
+    old = {"checkpoint": {"step": 500}, "failedSaves": {"inARow": 1, "reason": "full"}, "progress": {"step": 510}}
+    ended = pod(phase="Failed", record=record(ExitCode.SAVED, checkpoint_step=510))
+    suspended = begun(Phase.SUSPENDED, pods={})
+    job, other = manifest(), manifest()
+    other["spec"]["training"]["checkpoint"] = {"path": "/runs/others"}
+
+    def resumed(after: dict[str, Any]) -> dict[str, Any]:
+        observed = seen(suspended, ended, made_of=snapshot(after), snapshot=snapshot(job), saved_step=500)
+        plan = new_round.decide(observed, NOW)
+        assert plan is not None
+        assert plan.state.round == 1
+        return compose(observed, plan, Outcome(), old, NOW)
+
+    moved = resumed(other)
+
+    assert resumed(job)["checkpoint"] == {"step": 510}
+    assert moved.keys() & {"checkpoint", "failedSaves"} == set()
+    assert moved["progress"]["step"] == 100
 
 
 def test_what_a_newer_release_has_said_is_kept() -> None:
