@@ -55,6 +55,8 @@ class Pod:
         disruption: the reason of its DisruptionTarget condition; "" without one.
         reason: the reason of its end that the kubelet or a controller gives; "" without one.
         exit_reason: how its container ended (OOMKilled, Error); "" before.
+        failure: which container failed of a pod that has failed, ours or one that had to end before it, and how, for
+            people; "" of others.
         waiting: why a container of it cannot start, ours first; "" if none is kept from it.
         waiting_message: the same for people, with the container's name if it is not ours.
         unschedulable: the scheduler's message if it finds no node; "" otherwise.
@@ -85,6 +87,7 @@ class Pod:
     disruption: str = ""
     reason: str = ""
     exit_reason: str = ""
+    failure: str = ""
     waiting: str = ""
     waiting_message: str = ""
     unschedulable: str = ""
@@ -148,7 +151,7 @@ def read_pod(raw: Mapping[str, Any]) -> Pod:
     own = pods.PLAN if pods.PLAN_LABEL in labels else pods.AGENT
     container: Mapping[str, Any] = containers.get(own, {})
     others = [each for each in (*containers.values(), *status.get("initContainerStatuses", [])) if each["name"] != own]
-    ended = container.get("state", {}).get("terminated", {})
+    ended = _end_of(container)
     waiting, waiting_message = _kept_waiting([container, *others], own)
     conditions = {condition["type"]: condition for condition in status.get("conditions", [])}
     scheduled = conditions.get("PodScheduled", {})
@@ -175,6 +178,7 @@ def read_pod(raw: Mapping[str, Any]) -> Pod:
         disruption=hold.get("DisruptionTarget", {}).get("reason", ""),
         reason=status.get("reason", ""),
         exit_reason=ended.get("reason", ""),
+        failure=_failure([container] if ended else status.get("initContainerStatuses", [])),
         waiting=waiting,
         waiting_message=waiting_message,
         unschedulable=scheduled.get("message", "no node fits") if unschedulable else "",
@@ -196,6 +200,22 @@ def _part(value: Any, fields: Mapping[str, Any] | None) -> Any:
 
 def _time(written: str | None) -> float | None:
     return None if written is None else seconds_of(written)
+
+
+def _end_of(container: Mapping[str, Any]) -> Mapping[str, Any]:
+    end: Mapping[str, Any] = container.get("state", {}).get("terminated", {})
+    return end
+
+
+def _failure(containers: Sequence[Mapping[str, Any]]) -> str:
+    """Return which of these failed, and how: the first one to end, as it ends those that run beside it."""
+    failed = [each for each in containers if _end_of(each).get("exitCode", 0) != 0]
+    if not failed:
+        return ""
+    first = min(failed, key=lambda each: str(_end_of(each).get("finishedAt", "")))
+    end = _end_of(first)
+    how = ", ".join(filter(None, (end.get("reason", ""), f"exit code {end['exitCode']}")))
+    return f"container {first['name']} ended ({how})"
 
 
 def _kept_waiting(containers: Sequence[Mapping[str, Any]], own: str) -> tuple[str, str]:

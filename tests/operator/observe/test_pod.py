@@ -46,6 +46,13 @@ STATUSES: dict[str, dict[str, Any]] = {
     "kept from its start": {
         "containerStatuses": [_container("agent", waiting={"reason": "ErrImagePull", "message": "no such image"})]
     },
+    "failed before its start": {
+        "phase": "Failed",
+        "containerStatuses": [_container("agent", waiting={"reason": "PodInitializing"})],
+        "initContainerStatuses": [
+            _container("fetch", terminated={"exitCode": 3, "reason": "Error", "finishedAt": _SINCE})
+        ],
+    },
     "ended": {
         "phase": "Failed",
         "reason": "Evicted",

@@ -66,7 +66,7 @@ def decide(seen: Observed, now: float) -> Plan | None:
     state, events = seen.state, list[Event]()
     for slice_, hosts in groupby(sorted(lost, key=numbers_of), key=lambda host: numbers_of(host)[0]):
         causes = {host: lost[host] for host in hosts}
-        message = _message(causes, stuck_hosts)
+        message = _message(causes, stuck_hosts) + _failure(seen, causes)
         cause = _cause(causes.values())
         loss = _known(state, slice_, causes, cause, now)
         if loss is None:
@@ -147,6 +147,15 @@ def _message(causes: Mapping[str, Lost], stuck_hosts: Mapping[str, str]) -> str:
     first = islice((host for host in causes if host in stuck_hosts), MOST_NAMED)
     because = "".join(f"; {host} is stuck: {stuck_hosts[host]}" for host in first)
     return f"{len(causes)} hosts lost their pods ({first_few(causes)}): {_cause(causes.values())}{because}"
+
+
+def _failure(seen: Observed, causes: Mapping[str, Lost]) -> str:
+    """Return which container of a lost pod failed, and how, if nothing else tells why; of several pods the first."""
+    for host, cause in causes.items():
+        pod = seen.current(host)
+        if cause == Lost.UNKNOWN and pod and pod.deleting_at is None and pod.record is None and pod.failure:
+            return f"; {pod.failure}" if len(causes) == 1 else f"; of {host}, {pod.failure}"
+    return ""
 
 
 def _without(state: State, causes: Mapping[str, Lost], message: str, now: float) -> State:

@@ -1,5 +1,6 @@
 """Containers that others put into a pod: the agent is known by its name, and its end is the end of the host."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -60,6 +61,35 @@ def test_whichever_container_cannot_start_says_why(reason: str, shown: str) -> N
     assert list(pod_problems([own])) == [(shown, f"job-0-0-0: {reason}: no such thing")]
     none = _read(on_its_way, initContainerStatuses=[_waiting("first", "ContainerCreating")])
     assert list(pod_problems([none])) == []
+
+
+def _failed(name: str, code: int, at: str, reason: str = "Error") -> dict[str, Any]:
+    return {"name": name, "state": {"terminated": {"exitCode": code, "reason": reason, "finishedAt": at}}}
+
+
+def test_an_init_container_that_fails_is_told_by_its_name_and_its_exit_code() -> None:
+    """Not those that ended well before it, nor those that were ended because of it; the agent is told likewise."""
+    done, fetch = _failed("first", 0, "2026-11-25T03:00:00Z"), _failed("fetch", 3, "2026-11-25T03:00:01Z")
+    proxy, on_its_way = _failed("proxy", 143, "2026-11-25T03:00:02Z"), _waiting("agent", "PodInitializing")
+    failed = _read(on_its_way, phase="Failed", initContainerStatuses=[proxy, done, fetch])
+    killed = _read(_failed("agent", 137, "2026-11-25T03:00:00Z", "OOMKilled"), phase="Failed")
+    other = pod("0-1")
+
+    def told(*pods: Pod) -> str:
+        plan = losses.decide(seen(begun(), *pods), NOW)
+        assert plan is not None
+        return plan.events[0].message.rpartition("; ")[0]
+
+    assert told(failed, other) == "host 0-0 lost its pod: unknown; container fetch ended (Error, exit code 3)"
+    both = failed, replace(other, phase="Failed", failure=failed.failure)
+    assert told(*both) == (
+        "2 hosts lost their pods (0-0, 0-1): unknown; of 0-0, container fetch ended (Error, exit code 3)"
+    )
+    no_word = replace(killed, exit_reason="Error", failure="container agent ended (Error, exit code 137)")
+    assert told(no_word, other) == "host 0-0 lost its pod: unknown; container agent ended (Error, exit code 137)"
+    assert killed.failure == "container agent ended (OOMKilled, exit code 137)"
+    assert told(replace(failed, reason="Evicted"), other) == "host 0-0 lost its pod: eviction"
+    assert told(replace(failed, deleting_at=NOW), other) == "host 0-0 lost its pod: unknown"
 
 
 def test_a_run_is_over_when_its_agents_are() -> None:
