@@ -120,10 +120,27 @@ def test_a_replacement_that_cannot_be_made_yet_says_why() -> None:
     ending = with_phase(seen(state, pod(), pod("0-1", deleting_at=NOW + 30)), NOW)
     waiting = with_phase(seen(replace(state, not_before=NOW + 5), pod(), pod("0-1", phase="Failed")), NOW)
 
-    assert (ending.reason, ending.message) == ("PodEnding", "job-0-1-0 must end before another takes its place")
+    assert ending.reason == "PodEnding"
+    assert ending.message == "job-0-1-0 must end before another takes its place; host 0-1 lost its pod"
     assert (waiting.reason, waiting.message) == ("Backoff", "host 0-1 lost its pod")
     over = with_phase(seen(replace(state, not_before=NOW), pod(), pod("0-1", phase="Failed")), NOW)
     assert over.reason == "Scheduling"
+
+
+def test_what_ended_is_not_waited_for_in_the_words_of_a_backoff() -> None:
+    """Once the lost pod has ended, its next one waits for its time; why it is made is said as before."""
+    why = "host 0-1 lost its pod: nodeLost"
+    attempts, pods = {"0-0": 0, "0-1": 1}, {"0-0": "uid-0-0-0"}
+    state = begun(attempts=attempts, pods=pods, reason="PodReplaced", message=why, not_before=NOW + 60)
+    deleted, said = pod("0-1", deleting_at=NOW + 30), []
+    for last in (deleted, deleted, pod("0-1", phase="Failed"), pod("0-1", phase="Failed")):
+        state = with_phase(seen(state, pod(), last), NOW)
+        said.append((state.reason, state.message))
+
+    ending = ("PodEnding", f"job-0-1-0 must end before another takes its place; {why}")
+    assert said == [ending, ending, ("Backoff", why), ("Backoff", why)]
+    after_another = replace(state, reason="Unschedulable", message="0/3 nodes fit")
+    assert with_phase(seen(after_another, pod(), pod("0-1", phase="Failed")), NOW).message == ""
 
 
 def test_a_pod_of_a_host_that_the_job_no_longer_has_keeps_nothing_waiting() -> None:
