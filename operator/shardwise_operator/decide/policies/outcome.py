@@ -76,7 +76,7 @@ def decide(seen: Observed, now: float) -> Plan | None:
     if seen.suspend or seen.state.phase in (Phase.SUSPENDING, Phase.SUSPENDED):
         return None  # the run was saved because it was asked to: suspension.py goes on
     if deadline.passed(seen, now):
-        return endings.failed(seen, DEADLINE, f"saved and stopped at its deadline: {record.message}", now)
+        return endings.failed(seen, DEADLINE, f"stopped at its deadline: {_left(record)}", now)
     return _next_round(seen, record, now)
 
 
@@ -93,13 +93,21 @@ def _next_round(seen: Observed, record: TerminationRecord, now: float) -> Plan:
         seen = replace(seen, state=avoid_after_timeout(seen, seen.state))
         return new_round.next_round(seen, Lost.HOST_LOST, PODS_RELEASED, message, now, wait_seconds=wait)
     if seen.state.growth.asked_at is not None:
-        message = f"the run was saved, and goes on with {words(next_slices(seen), seen)}"
+        message = f"the run stopped ({_left(record)}), and goes on with {words(next_slices(seen), seen)}"
         return new_round.next_round(seen, None, SLICES_BACK, message, now)
     if (earlier := _earlier_deadline(seen, now)) is not None:
-        message = f"the run was saved and stopped at the deadline that its round began with, {earlier:g} s, and goes on"
+        message = f"the run stopped at the deadline that its round began with, {earlier:g} s, and goes on"
+        message = f"{message}: {_left(record)}"
         return new_round.next_round(seen, None, SAVED_UNEXPECTEDLY, message, now)
-    message = f"the run was saved and stopped from inside, and goes on: {record.message}"
+    message = f"the run stopped from inside, and goes on: {_left(record)}"
     return new_round.next_round(seen, Lost.UNKNOWN, SAVED_UNEXPECTEDLY, message, now)
+
+
+def _left(record: TerminationRecord) -> str:
+    """Return what a stop has left in the words of the run, which may have had nothing to save, and the newest step."""
+    if record.checkpoint_step is None or "checkpoint" in record.message:
+        return record.message
+    return f"{record.message}; the newest checkpoint is of step {record.checkpoint_step}"
 
 
 def _earlier_deadline(seen: Observed, now: float) -> float | None:

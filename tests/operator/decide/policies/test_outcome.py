@@ -10,7 +10,7 @@ from shardwise.protocol.contract import ExitCode
 from shardwise_operator.decide.decide import decide
 from shardwise_operator.decide.plan import Create, Plan
 from shardwise_operator.decide.policies import outcome
-from shardwise_operator.observe.state import Phase
+from shardwise_operator.observe.state import Growth, Phase
 from shardwise_operator.reasons import FALSE, INVALID, PODS_RELEASED, SAVED_UNEXPECTEDLY, TRUE, Lost
 
 
@@ -213,6 +213,40 @@ def test_a_deadline_that_was_made_longer_costs_no_restart(now_asked: float | Non
     assert "stopped at the deadline that its round began with, 3600 s, and goes on" in at_it.state.message
     assert before is not None
     assert before.state.phase == Phase.FAILED
+
+
+@pytest.mark.parametrize(
+    ("message", "step", "left"),
+    [
+        ("saved and stopped", 40, "saved and stopped; the newest checkpoint is of step 40"),
+        ("stopped before the first step; there was nothing to save", None, None),
+        ("stopped after step 41; the newest checkpoint is of step 40", 40, None),
+    ],
+)
+@pytest.mark.parametrize(
+    ("state", "fields", "said"),
+    [
+        ({}, {}, "the run stopped from inside, and goes on: {left}"),
+        ({"growth": Growth(asked_at=NOW)}, {}, "the run stopped ({left}), and goes on with 1 of 1 slices"),
+        ({"ran_at": NOW - 3610}, {"deadline_seconds": 3600.0}, "stopped at its deadline: {left}"),
+        (
+            {"ran_at": NOW - 3610},
+            {"deadline_seconds": 36_000.0},
+            "the run stopped at the deadline that its round began with, 3600 s, and goes on: {left}",
+        ),
+    ],
+)
+def test_a_stop_is_told_in_the_words_of_the_run(
+    message: str, step: int | None, left: str | None, state: dict[str, Any], fields: dict[str, Any], said: str
+) -> None:
+    """Nobody says that it was saved where there was nothing to save; the newest checkpoint's step is told, if any."""
+    ended = pod(phase="Failed", record=record(80, message=message, checkpoint_step=step)), pod("0-1", phase="Failed")
+    made_of = snapshot(manifest(deadline="1h"))
+
+    plan = outcome.decide(seen(begun(**state), *ended, made_of=made_of, slice_counts=(1,), **fields), NOW)
+
+    assert plan is not None
+    assert plan.events[0].message == said.format(left=left or message)
 
 
 @pytest.mark.parametrize(("code", "reason"), [(80, SAVED_UNEXPECTEDLY), (87, PODS_RELEASED)])
