@@ -14,7 +14,7 @@ from tests.charts.helm import CHARTS, TEAMS, Helm
 from tests.cluster.api_server import ApiServer
 from tests.cluster.commands import wait
 from tests.operator.living import EVICTED
-from tests.operator.operating import MERGE, Place
+from tests.operator.operating import MERGE, Operator, Place
 from tests.operator.queues import ManyAgents, Queues, queued_job
 
 from shardwise.job.document import read_document
@@ -35,6 +35,12 @@ JOB = EXAMPLES / "kubernetes" / "tpu-v5e-queued.yaml"
 def helm(_kueue: ApiServer) -> Helm:
     """Return Helm as the administrator of the API server."""
     return Helm(_kueue.kubeconfig)
+
+
+@pytest.fixture
+def kubeconfig(_kueue: ApiServer) -> Path:
+    """Return the administrator's way to the API server."""
+    return _kueue.kubeconfig
 
 
 def _reason(place: Place, name: str = "job") -> str:
@@ -154,6 +160,28 @@ def test_a_workload_that_a_person_takes_away_stops_the_job(
 
     assert (done["round"], done["checkpoint"]["step"]) == (1, 100)
     assert len(set(many_agents.stopped)) == 1
+
+
+def test_jobs_go_on_where_queues_are_turned_off_and_their_quota_is_freed_by_hand(
+    place: Place, kubeconfig: Path, many_agents: ManyAgents
+) -> None:
+    """The operator lets Workloads be: as docs/queues.md says, a person deletes them by their label."""
+    with many_agents.living(place, "job") as hosts:
+        hosts.holds_at = 40
+        with Operator(kubeconfig, place.namespace, many_agents, kueue=True):
+            made = Queues(place, 2)
+            place.apply(queued_job())
+            place.until("step 40", lambda: _step(place, "job") == 40)
+        with Operator(kubeconfig, place.namespace, many_agents):
+            assert made.condition("job", "Admitted")["status"] == "True"
+            selector = ("--namespace", place.namespace, "--selector", "shardwise.dev/job")
+            place.client.kubectl("delete", "workloads.kueue.x-k8s.io", *selector)
+            hosts.holds_at = 101
+            status = place.until_phase("Complete")
+
+            assert made.workloads() == {}
+            assert (status["round"], status.get("restarts", {}), many_agents.stopped) == (0, {}, [])
+        made.remove()
 
 
 def test_quota_that_is_held_and_not_used_goes_to_another_job(place: Place, queues: Make) -> None:
