@@ -47,6 +47,17 @@ def test_a_least_number_that_does_not_divide_is_refused() -> None:
     assert "1, 2, 3, 4, 6" in str(refused.value)
 
 
+@pytest.mark.parametrize("replica", [1, 2, 4])
+@pytest.mark.parametrize("least", [1, 5])
+def test_replicas_that_do_not_follow_the_slices_are_what_is_refused(replica: int, least: int) -> None:
+    """Nothing is said of the fewest slices, which nobody can judge then."""
+    with pytest.raises(JobError) as refused:
+        job(6, least, f"training.mesh.replica={replica}")
+
+    assert "spec.training.mesh.replica" in str(refused.value)
+    assert "minSlices" not in str(refused.value)
+
+
 @pytest.mark.parametrize("replica", [None, 4, 8])
 @pytest.mark.parametrize("microbatches", [1, 2, 3])
 @pytest.mark.parametrize("pipeline", [1, 2])

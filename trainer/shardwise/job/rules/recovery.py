@@ -23,7 +23,10 @@ def fewest_slices_are_some(job: TrainingJob) -> Iterator[Problem]:
 def fewest_slices_can_train(job: TrainingJob) -> Iterator[Problem]:
     """Require that the run can go on with the fewest slices."""
     least, slices = job.spec.recovery.min_slices, job.spec.hardware.slices
-    if least is None or least >= slices or mesh_shape(job) is None or any(True for _ in batch_divides(job)):
+    mesh = mesh_shape(job)
+    if least is None or least >= slices or mesh is None:
+        return
+    if mesh.replica % slices or any(True for _ in batch_divides(job)):  # which other rules refuse
         return
     counts = counts_from(job, 1)
     if least not in counts:
