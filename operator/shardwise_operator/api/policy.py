@@ -1,8 +1,9 @@
 """The admission policy: what can be checked of a job only with its accelerator class, at apply, without a webhook.
 
-Its parameter is the catalogue (`catalog.py`), by name. It looks at a job that is new, or whose hardware or training
-changes (which they do only while it is suspended), so that an edited class locks no running job. Without a catalogue
-it lets the job through: the operator checks every job again and reports what is wrong in a condition.
+Its parameter is the catalogue (`catalog.py`), by name. It looks at a job that is new, or whose hardware, training
+or fewest slices change (which they do only while it is suspended), so that an edited class locks no running job.
+Without a catalogue it lets the job through: the operator checks every job again and reports what is wrong in a
+condition.
 """
 
 from typing import Any
@@ -20,6 +21,8 @@ _DIVISORS = (
     "[1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 25, 32, 40, 48, 64, 128, 256, 512]"
     ".filter(d, {number} % d == 0).map(d, string(d)).join(', ')"
 )
+# A message names the numbers of slices that would do among these, and of the job's own.
+_COUNTS = "[1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 15, 16, 20, 24, 28, 32, 48, 64, 96, 128, 256, 512, 1024]"
 
 _VARIABLES = {
     "hardware": "object.spec.hardware",
@@ -63,6 +66,10 @@ _VARIABLES = {
     "inner": "variables.training.?mesh.?dataInner.orValue(1)",
     "share": "variables.data * variables.replica * variables.training.batch.?microbatches.orValue(1)",
     "sequences": "variables.training.batch.sequences",
+    # What fewer slices hold of a microbatch: in each as many replicas as in all, and a microbatch for each stage.
+    "least": "object.spec.?recovery.?minSlices.orValue(variables.slices)",
+    "isOfSlices": "variables.isDivided && variables.replica % variables.slices == 0",
+    "ofOneSlice": "variables.data * variables.pipeline * (variables.replica / variables.slices)",
     # What programs are compiled with: an option of the job takes the place of its class's.
     "own": "variables.training.?xlaFlags.orValue([])",
     "flags": "variables.kind.?flags.orValue([]).filter(flag, "
@@ -177,6 +184,20 @@ _OF_TRAINING = (
     ),
     (
         (
+            "!variables.isOfSlices || variables.sequences % variables.share != 0 "
+            "|| variables.least >= variables.slices "
+            "|| variables.sequences % (variables.ofOneSlice * variables.least) == 0"
+        ),
+        _number(
+            "spec.recovery.minSlices",
+            "variables.least",
+            "slices over which ' + string(variables.sequences) + ' sequences divide: ' "
+            f"+ {_COUNTS}.filter(n, n <= variables.slices && variables.sequences % (variables.ofOneSlice * n) == 0)"
+            ".map(n, string(n)).join(', ')",
+        ),
+    ),
+    (
+        (
             "!variables.isKnown || variables.own.size() == 0 "
             f"|| !{overlaps('variables.flags')} || {fusing('variables.flags')}.size() == 0"
         ),
@@ -213,13 +234,14 @@ def _policy() -> dict[str, Any]:
     }
     is_new = (
         "request.operation == 'CREATE' || object.spec.hardware != oldObject.spec.hardware "
-        "|| object.spec.?training != oldObject.spec.?training"
+        "|| object.spec.?training != oldObject.spec.?training "
+        "|| object.spec.?recovery.?minSlices != oldObject.spec.?recovery.?minSlices"
     )
     spec = {
         "failurePolicy": "Fail",
         "paramKind": {"apiVersion": ACCELERATOR_CATALOGS.api_version, "kind": ACCELERATOR_CATALOGS.kind},
         "matchConstraints": {"resourceRules": [jobs]},
-        "matchConditions": [{"name": "hardware-or-training-is-new", "expression": is_new}],
+        "matchConditions": [{"name": "hardware-training-or-fewest-slices-are-new", "expression": is_new}],
         "variables": [{"name": name, "expression": expression} for name, expression in _VARIABLES.items()],
         "validations": [{"expression": holds, "messageExpression": text} for holds, text in _VALIDATIONS],
     }

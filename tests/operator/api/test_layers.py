@@ -4,11 +4,13 @@ import json
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.cluster.client import Client, RefusedError
 from tests.job.wrong_files import FIELDS, PODS, REST, RULES
-from tests.operator.api.jobs import create, job
+from tests.operator.api.jobs import JOBS, create, job
+from tests.operator.operating import MERGE
 
 from shardwise.job.accelerators import BUILT_IN
 from shardwise.job.document import write_document
@@ -158,3 +160,58 @@ def shortened(text: str, most: int) -> str:
     """A cell of the table, as code: a pattern is not to be read as Markdown."""
     text = text.encode("unicode_escape").decode().replace("\\n", " ").replace("|", "\\|").replace("`", "'")
     return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+@pytest.mark.parametrize("least", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize(
+    "training",
+    [
+        "mesh: {tensor: 1}, batch: {sequences: 96}",
+        "mesh: {tensor: 1, replica: 12}, batch: {sequences: 96}",
+        "mesh: {tensor: 1, pipeline: 2}, batch: {sequences: 96, microbatches: 4}",
+        "mesh: {tensor: 1, pipeline: 2}, batch: {sequences: 144, microbatches: 2}",
+        "mesh: {tensor: 2}, batch: {sequences: 36, microbatches: 3}",
+        "mesh: {tensor: 1, replica: 4}, batch: {sequences: 96}",
+        "mesh: {tensor: 1}, batch: {sequences: 97}",
+    ],
+)
+def test_the_fewest_slices_are_judged_as_by_the_models(shardwise_api: Client, training: str, least: int) -> None:
+    """Whether the batch divides over them is known at apply, and the refusal has the same words."""
+    manifest = _on_six_slices(training)
+    manifest["spec"]["recovery"] = {"minSlices": least}
+    expected = said = ""
+    try:
+        take_snapshot(manifest, CLASSES, image="trainer")
+    except JobError as error:
+        expected = str(error.problems[0])
+    try:
+        create(shardwise_api, manifest)
+    except RefusedError as refusal:
+        said = str(refusal)
+
+    assert ("recovery.minSlices" in expected) == ("recovery.minSlices" in said)
+    assert "recovery.minSlices" not in expected or expected in said
+    assert said == "" or expected != "", "the API server refuses no more than the models"
+
+
+def test_the_fewest_slices_are_judged_when_they_change_too(shardwise_api: Client) -> None:
+    """They may while the job is suspended, without a change of its hardware or its training."""
+    manifest = _on_six_slices("mesh: {tensor: 1}, batch: {sequences: 96}")
+    manifest["spec"]["suspend"] = True
+    manifest["metadata"]["name"] = "fewest-slices"
+    shardwise_api.request("POST", JOBS, manifest)
+    url = f"{JOBS}/fewest-slices"
+    try:
+        patched = shardwise_api.request("PATCH", url, {"spec": {"recovery": {"minSlices": 4}}}, MERGE)
+        assert patched["spec"]["recovery"]["minSlices"] == 4
+        with pytest.raises(RefusedError, match=r"given 5, expected slices over which 96 sequences divide: 1, 2, 3, 4"):
+            shardwise_api.request("PATCH", url, {"spec": {"recovery": {"minSlices": 5}}}, MERGE)
+    finally:
+        shardwise_api.request("DELETE", url)
+
+
+def _on_six_slices(training: str) -> dict[str, Any]:
+    """Return a job on six slices of four devices."""
+    rest = REST.replace("batch: {sequences: 16}, ", "")
+    hardware = "hardware={accelerator: cpu-sim, topology: 2x2, slices: 6}"
+    return job(hardware, f"training={{model: {{preset: tiny}}, {rest}, {training}}}")
