@@ -35,6 +35,11 @@ def stop_steps(seen: Observed, since: float, now: float) -> tuple[Step, ...]:
     return tuple(Delete(PODS, pod.name, pod.uid) for pod in alive)
 
 
+def announced(seen: Observed) -> str:
+    """Return for people how a stop that is asked for begins: only a host 0 that runs can be asked to save."""
+    return "the job saves" if seen.leader else "nothing is saved, as host 0 does not run"
+
+
 def all_ended(seen: Observed, now: float) -> bool:
     """Return whether no pod of the job can still do anything."""
     return all(is_over(seen, pod, now) for pod in seen.pods)

@@ -7,7 +7,7 @@ then gives it back. What comes after is another round, which starts from the che
 from dataclasses import replace
 
 from shardwise.protocol.pods import PLAN
-from shardwise_operator.decide.endings import ASK_AGAIN_SECONDS, all_ended, left_behind, stop_steps
+from shardwise_operator.decide.endings import ASK_AGAIN_SECONDS, all_ended, announced, left_behind, stop_steps
 from shardwise_operator.decide.plan import Event, Plan, never
 from shardwise_operator.decide.policies import new_round, queueing
 from shardwise_operator.observe.observed import Observed
@@ -27,7 +27,7 @@ def decide(seen: Observed, now: float) -> Plan | None:
         return new_round.queued_again(seen, EVICTED, f"{message}; {left}" if left else message, now)
     state, events = seen.state, tuple[Event, ...]()
     if state.phase != Phase.SUSPENDING:
-        events = (Event(EVICTED, f"{message}: the job saves, then waits in its queue again"),)
+        events = (Event(EVICTED, f"{message}: {announced(seen)}, then waits in its queue again"),)
         state = replace(state, phase=Phase.SUSPENDING, not_before=None, stop_asked_at=now)
     assert state.stop_asked_at is not None
     steps = stop_steps(seen, state.stop_asked_at, now)

@@ -5,7 +5,7 @@ A stop cannot be taken back once it was asked for: a job that is resumed meanwhi
 
 from dataclasses import replace
 
-from shardwise_operator.decide.endings import ASK_AGAIN_SECONDS, all_ended, left_behind, stop_steps
+from shardwise_operator.decide.endings import ASK_AGAIN_SECONDS, all_ended, announced, left_behind, stop_steps
 from shardwise_operator.decide.plan import Delete, Event, Plan, never
 from shardwise_operator.decide.policies import queueing
 from shardwise_operator.observe.observed import Observed
@@ -28,7 +28,7 @@ def decide(seen: Observed, now: float) -> Plan | None:
         return _suspended(seen, now)
     state, events = seen.state, tuple[Event, ...]()
     if phase != Phase.SUSPENDING:
-        events = (Event(SUSPEND_ASKED, "the job saves, then its pods go"),)
+        events = (Event(SUSPEND_ASKED, f"{announced(seen)}, then its pods go"),)
         state = replace(state, phase=Phase.SUSPENDING, reason=SAVING, message="", not_before=None, stop_asked_at=now)
         state = state.with_condition(SUSPENDED, FALSE, SAVING, "", now=now)
     assert state.stop_asked_at is not None

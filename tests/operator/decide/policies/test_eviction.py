@@ -60,6 +60,14 @@ def test_a_pod_that_the_status_does_not_have_yet_counts() -> None:
     assert (plan.state.phase, plan.state.message) == (Phase.SUSPENDING, "its Workload is gone")
 
 
+def test_no_save_is_told_where_host_0_does_not_run() -> None:
+    """Its pods were still on their way when the quota was taken back."""
+    plan = eviction.decide(seen(begun(Phase.PENDING), pod(phase="Pending"), pod("0-1"), queueing=evicted()), NOW)
+
+    assert plan is not None
+    assert "nothing is saved, as host 0 does not run, then waits in its queue again" in plan.events[0].message
+
+
 def test_a_job_that_is_admitted_is_left_alone() -> None:
     """Also one whose flavor is not known yet, which keeps only new pods from being made."""
     unknown = Queueing(queue="team", workload=workload(admitted=True), problem="ResourceFlavor x is not there")

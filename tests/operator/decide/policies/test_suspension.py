@@ -29,6 +29,17 @@ def test_host_0_is_asked_first() -> None:
     assert plan.requeue_after_seconds is not None
 
 
+def test_no_save_is_told_where_nobody_can_be_asked_for_one() -> None:
+    """Host 0 is not there yet, so no step is taken that could be saved."""
+    runs = suspension.decide(seen(begun(), pod(), pod("0-1"), suspend=True), NOW)
+    waits = suspension.decide(seen(begun(Phase.PENDING), pod(phase="Pending"), pod("0-1"), suspend=True), NOW)
+
+    assert runs is not None
+    assert waits is not None
+    assert runs.events[0].message == "the job saves, then its pods go"
+    assert waits.events[0].message == "nothing is saved, as host 0 does not run, then its pods go"
+
+
 def test_how_far_it_is_is_told() -> None:
     """Each step once, in the status, the condition and an event, whatever the job said before."""
     state = begun(reason="Backoff", message="of before").with_condition(READY, TRUE, "Running", "", now=NOW - 60)
