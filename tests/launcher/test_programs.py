@@ -87,6 +87,18 @@ def test_what_it_is_told(shell: ProgramShell) -> None:
     assert not [name for name, value in variables.items() if "token" in value.lower() and token in value]
 
 
+def test_what_a_run_within_a_program_is_told(shell: ProgramShell) -> None:
+    """Nothing of the program that gives the command: its deadline and folder of checkpoints are not this run's."""
+    outer = {"SHARDWISE_CHECKPOINTS": "gs://outer/run", "SHARDWISE_DEADLINE": "5.0", "SHARDWISE_RANK": "7"}
+    script = "import json, os; print(json.dumps(dict(os.environ)))"
+    options = ["--hosts", "1", "--devices", "1", "--dir", "within"]
+    told = [f"{name}={value}" for name, value in outer.items()]
+    run = shell.begin_command("within", "env", *told, *COMMAND, "run", *options, "--", sys.executable, "-c", script)
+    assert run.finish()["status"] == "complete"
+    variables = json.loads(log(run))
+    assert {name: variables[name] for name in outer if name in variables} == {"SHARDWISE_RANK": "0"}
+
+
 @pytest.mark.parametrize(
     ("code", "cause"),
     [(1, "failure"), (3, "failure"), (83, "outOfMemory"), (84, "storage"), (81, "badInput")],

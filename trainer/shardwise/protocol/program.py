@@ -33,6 +33,7 @@ HANG_AFTER = "SHARDWISE_HANG_AFTER"
 PROGRESS = "SHARDWISE_PROGRESS"
 STACKS = "SHARDWISE_STACKS"
 
+_OURS = (JOB, DIRECTORY, CHECKPOINTS, RANK, NUM_PROCESSES, COORDINATOR, ATTEMPT, DEADLINE, HANG_AFTER, PROGRESS, STACKS)
 RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT")
 OWN_PREFIXES = ("SHARDWISE_", "RAY_", "TPU_", "MEGASCALE_")
 OWN_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", *RENDEZVOUS)
@@ -77,6 +78,14 @@ class Place(Message):
 def rendezvous(address: str, port: int) -> dict[str, str]:
     """Return where the processes of one attempt meet, as torch reads it; process 0 listens there."""
     return dict(zip(RENDEZVOUS, (address, str(port)), strict=True))
+
+
+def without_place(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables without those that give a process its place.
+
+    A program may itself start `shardwise run`: what that run starts must not take the program's place for its own.
+    """
+    return {name: value for name, value in variables.items() if name not in _OURS and name not in OWN_VARIABLES}
 
 
 def variables(job: str, orders: Orders, *, hang_after_seconds: float) -> dict[str, str]:

@@ -18,7 +18,7 @@ from shardwise.job.spec import Program
 from shardwise.job.spec.program import command_of
 from shardwise.protocol.contract import ExitCode
 from shardwise.protocol.orders import wait_for_orders
-from shardwise.protocol.program import variables
+from shardwise.protocol.program import variables, without_place
 
 _PR_SET_PDEATHSIG = 1
 
@@ -34,7 +34,7 @@ def main() -> None:
     assert program is not None, "agents start this for jobs with a program"
     told = variables(job.metadata.name, orders, hang_after_seconds=job.spec.recovery.hang_after.seconds)
     _end_with(agent)
-    _become(program, {**os.environ, "PYTHONUNBUFFERED": "1", **told, **program.env})
+    _become(program, {**without_place(os.environ), "PYTHONUNBUFFERED": "1", **told, **program.env})
 
 
 def _end_with(agent: int) -> None:
