@@ -40,11 +40,11 @@ if TYPE_CHECKING:  # both import JAX
 
 
 def command(directory: RunDir, *, step: Step = None, overrides: Overrides = None, as_json: Json = False) -> None:
-    """Measure loss, perplexity and accuracy of a run's model; of preferences, loss and accuracy over pairs.
+    """Measure loss, perplexity and accuracy of a run's model.
 
     The sets are the job's held-out documents and its training.evaluation.sets, or those that --set gives; all of each
-    is read. The model runs on the GPUs or TPU chips that the run's job names where this machine has them, or else on
-    the processor.
+    is read. Of a run that learns preferences it is loss and accuracy over pairs of answers. The model runs on the GPUs
+    or TPU chips that the run's job names where this machine has them, or else on the processor.
     """
     asked = job_of(directory, overrides or ())
     training = asked.spec.training
