@@ -485,6 +485,7 @@ RULES = [
         "spec.training.loss.zLoss",
         ["given 0.01", "0 with preferences"],
     ),
+    ("training.loss.chosenWeight=0.2", "spec.training.loss.chosenWeight", ["given 0.2", "0 without preferences"]),
     (
         "training.optimizer={name: adam, learningRate: 1, groups: [{match: a, weightDecay: 0.1}]}",
         "spec.training.optimizer.groups.0.weightDecay",

@@ -31,7 +31,7 @@ from shardwise.train.step import trace_step
 from shardwise.train.zigzag import zigzag
 
 MakeProgram = Callable[..., Program]
-BETA = 0.7
+BETA, CHOSEN_WEIGHT = 0.7, 0.3
 LORA = "training.lora={rank: 4}"
 OF_PAIRS = (
     "data.train=[{name: pairs, paths: [pairs.jsonl], chatTemplate: chatml, preferences: true}]",
@@ -41,6 +41,7 @@ OF_PAIRS = (
     "batch.sequences=24",
 )
 PAIRS = (*OF_PAIRS, "lora.rank=4")
+AND_CHOSEN = f"loss.chosenWeight={CHOSEN_WEIGHT}"
 MESHES = {
     "fsdp 2 x tensor 4": (8, ("mesh.tensor=4",)),
     "data 2 x tensor 2, no fsdp, 3 microbatches": (4, ("mesh.tensor=2", "mesh.fsdp=false", "batch.microbatches=3")),
@@ -52,29 +53,34 @@ MESHES = {
 
 
 @pytest.mark.parametrize(
-    "words", [PAIRS, (*PAIRS, *LLAMA), (*OF_PAIRS, *LLAMA)], ids=["gpt2", "llama", "all weights of llama"]
+    "words",
+    [PAIRS, (*PAIRS, *LLAMA, AND_CHOSEN), (*OF_PAIRS, *LLAMA)],
+    ids=["gpt2", "llama, and what was chosen", "all weights of llama"],
 )
 def test_the_gradient_is_that_of_dpo(make_program: MakeProgram, words: tuple[str, ...]) -> None:
     """Loss, pairs that are in order and gradient are those of the published formula, by whole logits and autodiff."""
     program = make_program(*words, num_devices=1)
-    params, batch = _params(program), _batch()
+    params, batch, chosen_weight = _params(program), _batch(), program.training.loss.chosen_weight
 
-    def total(trained: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        gains = _log_probabilities(program, {**params, **trained}, batch)
-        gains -= jax.lax.stop_gradient(_log_probabilities(program, params, batch, as_it_was=True))
+    def total(trained: dict[str, jax.Array]) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        own = _log_probabilities(program, {**params, **trained}, batch)
+        means = jnp.stack([own.mean(1, where=_counted(batch, each)) for each in (0, 2, 4)])
+        gains = own - jax.lax.stop_gradient(_log_probabilities(program, params, batch, as_it_was=True))
         answers = [jnp.where(batch.weights * (batch.segments == each), gains, 0).sum(1) for each in range(6)]
         margins = BETA * jnp.stack([answers[each] - answers[each + 1] for each in (0, 2, 4)])
         margins = jnp.where(_is_there(batch), margins, jnp.nan)
-        return -jnp.nansum(jax.nn.log_sigmoid(margins)), margins
+        more = -chosen_weight * jnp.where(_is_there(batch), means, 0).sum()
+        return more - jnp.nansum(jax.nn.log_sigmoid(margins)), (margins, more)
 
     with program.lowering():
-        slopes, margins = jax.jit(jax.grad(total, has_aux=True))(program.split(params)[1])
+        slopes, (margins, more) = jax.jit(jax.grad(total, has_aux=True))(program.split(params)[1])
         found = jax.jit(lambda p, b: gradients(program, p, b, jnp.int32(0)))(params, _on(program, batch))
     margins = margins[~np.isnan(margins)]
 
     assert float(found.sums.weight) == margins.size == _is_there(batch).sum()
     assert 0 < float(found.sums.correct) == (margins > 0).sum() < margins.size
-    assert float(found.sums.cross_entropy) == pytest.approx(float(np.log1p(np.exp(-margins)).sum()), rel=1e-5)
+    expected = float(np.log1p(np.exp(-margins)).sum() + more)
+    assert float(found.sums.cross_entropy) == pytest.approx(expected, rel=1e-5)
     for path, slope in slopes.items():
         np.testing.assert_allclose(found.slopes[path], slope, rtol=2e-4, atol=1e-5 * np.abs(slope).max(), err_msg=path)
 
@@ -83,7 +89,8 @@ def test_the_gradient_is_that_of_dpo(make_program: MakeProgram, words: tuple[str
 def test_the_mesh_changes_nothing(make_program: MakeProgram, name: str) -> None:
     """Sums and gradient are those of one device, and so is what an evaluation finds."""
     devices, words = MESHES[name]
-    _assert_the_same(make_program(*PAIRS, *words, num_devices=devices), make_program(*PAIRS, num_devices=1))
+    pairs = (*PAIRS, AND_CHOSEN)
+    _assert_the_same(make_program(*pairs, *words, num_devices=devices), make_program(*pairs, num_devices=1))
 
 
 @pytest.mark.parametrize(
@@ -250,10 +257,14 @@ def _batch() -> Batch:
     return Batch(*(jnp.asarray(x) for x in (tokens, targets, weights, segments)))
 
 
+def _counted(batch: Batch, each: int) -> NDArray[np.bool_]:
+    """[row, position]: whether a token counts of this answer."""
+    return (np.asarray(batch.weights) > 0) & (np.asarray(batch.segments) == each)
+
+
 def _is_there(batch: Batch) -> NDArray[np.bool_]:
     """[pair, row]: whether a row has this pair."""
-    counted = np.asarray(batch.weights) > 0
-    return np.stack([(counted & (np.asarray(batch.segments) == each)).any(1) for each in (0, 2, 4)])
+    return np.stack([_counted(batch, each).any(1) for each in (0, 2, 4)])
 
 
 def _on(program: Program, batch: Batch) -> Batch:

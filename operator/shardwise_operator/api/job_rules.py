@@ -78,6 +78,11 @@ _TRAINING_RULES = (
         field=".data.train",
     ),
     _of_training(
+        holds=f"self.?loss.?chosenWeight.orValue(0.0) == 0.0 || self.data.train.exists(source, {_PAIRS})",
+        message="expected loss.chosenWeight of 0 without preferences, of whose loss it is a term",
+        field=".loss",
+    ),
+    _of_training(
         holds="!has(self.lora) || (has(self.startFrom) && has(self.startFrom.step))",
         message="expected startFrom with a step with lora: the weights that adapters are for are read at each start",
         field=".startFrom",

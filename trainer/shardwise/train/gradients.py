@@ -154,7 +154,7 @@ def _nothing() -> LossSums:
 def _loss(program: Program, params: Params, batch: Batch, dropout: Dropout, reference: Array | None) -> LossSums:
     """Return the loss sums, of pairs where there is a reference for them."""
     segments = _segments(program, batch)
-    loss = loss_of_head(head_settings(program), program.training.loss.beta, segments, reference)
+    loss = loss_of_head(head_settings(program), program.training.loss, segments, reference)
     model = program.model(params)
     return model.loss(batch.tokens, segments, batch.targets, batch.weights, dropout, program.layout, loss)
 

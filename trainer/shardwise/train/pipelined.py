@@ -128,8 +128,7 @@ class Stage:
         return run(schedule, visit, inputs)
 
     def _loss(self, others: Params, output: Array, part: Microbatches) -> LossSums:
-        beta = self.program.training.loss.beta
-        loss = loss_of_head(self.settings, beta, part.segments, part.reference)
+        loss = loss_of_head(self.settings, self.program.training.loss, part.segments, part.reference)
         return self._model({**self.params, **others}).loss_of(
             output, part.targets, part.weights, self.program.layout, loss
         )

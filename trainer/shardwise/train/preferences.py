@@ -1,13 +1,13 @@
 """The loss of pairs of answers: a model learns to prefer the chosen one, and stays close to what it was.
 
-    loss of a pair = -log sigmoid(margin)
+    loss of a pair = -log sigmoid(margin) + chosen weight * mean over the chosen answer's tokens of -log p
     margin = beta * ((log p - log p0)(chosen) - (log p - log p0)(rejected))
 
 p is of the model, p0 of the model as it was: without its adapters, or with the weights that it began with. The margins
 are computed first, from each token's cross entropy in both. By them d loss / d log p of a token is known, and with that
 as its weight the cross entropy of the head has the gradient of the pairs' loss: so there is no other backward pass than
-that of `train/loss.py`. Source: Rafailov et al., "Direct Preference Optimization: Your Language Model is Secretly a
-Reward Model" (2023).
+that of `train/loss.py`. Sources: Rafailov et al., "Direct Preference Optimization: Your Language Model is Secretly a
+Reward Model" (2023); its second term: Pang et al., "Iterative Reasoning Preference Optimization" (2024).
 """
 
 from functools import partial
@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
+from shardwise.job.spec.training import Loss
 from shardwise.train.loss import Head, HeadLoss, LossSums, OfHead, Tokens, head_loss, token_losses
 from shardwise.train.mesh import DATA
 
@@ -26,19 +27,19 @@ Array = jax.Array
 class Pairs(NamedTuple):
     """What the loss of pairs needs beside tokens; arrays are [batch, position]."""
 
-    beta: float
+    settings: Loss
     segments: Array
     """int32: even ones are chosen answers, and each odd one is what was rejected for the one before it."""
     reference: Array
     """float32: the tokens' cross entropy in the model as it was."""
 
 
-def loss_of_head(settings: HeadLoss, beta: float, segments: Array | None, reference: Array | None) -> OfHead[LossSums]:
+def loss_of_head(settings: HeadLoss, own: Loss, segments: Array | None, reference: Array | None) -> OfHead[LossSums]:
     """Return the loss of the head: of tokens, or of pairs if there is a reference for them."""
     if reference is None:
         return partial(head_loss, settings)
     assert segments is not None, "the job is resolved"
-    return partial(pairs_loss, settings, Pairs(beta, segments, reference))
+    return partial(pairs_loss, settings, Pairs(own, segments, reference))
 
 
 def pairs_loss(settings: HeadLoss, pairs: Pairs, head: Head, tokens: Tokens) -> LossSums:
@@ -46,12 +47,20 @@ def pairs_loss(settings: HeadLoss, pairs: Pairs, head: Head, tokens: Tokens) -> 
 
     `total` has the gradient of the loss, and another value. Weights say which tokens are answers.
     """
-    gains = pairs.reference - token_losses(settings, head, tokens)  # log p - log p0
+    beta, chosen_weight = pairs.settings.beta, pairs.settings.chosen_weight
+    losses = token_losses(settings, head, tokens)
+    gains = pairs.reference - losses  # log p - log p0
     counted, gains, segments = (_whole_rows(x) for x in (tokens.weights, gains, pairs.segments))
     signs = jnp.where(segments % 2 == 0, 1.0, -1.0)
     is_same = (segments // 2)[:, :, None] == (segments // 2)[:, None, :]  # [batch, token, token] of one pair
-    margins = pairs.beta * jnp.where(is_same, (signs * gains)[:, None, :], 0.0).sum(-1)
-    weights = counted * signs * pairs.beta * jax.nn.sigmoid(-margins)
+    margins = beta * _of_pair(is_same, signs * gains)
+    weights = counted * signs * beta * jax.nn.sigmoid(-margins)
+    more = jnp.zeros(())
+    if chosen_weight:
+        chosen = counted * (signs > 0)
+        shares = chosen_weight * chosen / jnp.maximum(_of_pair(is_same, chosen), 1.0)
+        more = (shares * _whole_rows(losses)).sum()
+        weights += shares
     sums = head_loss(settings, head, tokens._replace(weights=jax.lax.stop_gradient(weights)))
     # One token stands for its pair: the first that counts.
     at = jnp.arange(counted.shape[1])
@@ -59,11 +68,16 @@ def pairs_loss(settings: HeadLoss, pairs: Pairs, head: Head, tokens: Tokens) -> 
     stands = (first == at).astype(jnp.float32)
     return LossSums(
         total=sums.total,
-        cross_entropy=(stands * jax.nn.softplus(-margins)).sum(),
+        cross_entropy=(stands * jax.nn.softplus(-margins)).sum() + more,
         z_squared=jnp.zeros(()),
         correct=(stands * (margins > 0)).sum(),
         weight=stands.sum(),
     )
+
+
+def _of_pair(is_same: Array, x: Array) -> Array:
+    """Return for each token the sum over those of its pair, in an order that is always the same."""
+    return jnp.where(is_same, x[:, None, :], 0.0).sum(-1)
 
 
 def _whole_rows(x: Array) -> Array:

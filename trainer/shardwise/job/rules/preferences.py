@@ -26,6 +26,8 @@ def preferences_have_a_reference(job: TrainingJob) -> Iterator[Problem]:
     training = job.spec.training
     place = next((place for place, one in _places(job) if one.preferences), None)
     if place is None:
+        if weight := training.loss.chosen_weight:
+            yield wrong(f"{_PATH}.loss.chosenWeight", weight, "0 without preferences, of whose loss it is a term")
         return
     asked = training.start_from
     if training.lora is None and (asked is None or asked.step is None):  # adapters have a rule of their own

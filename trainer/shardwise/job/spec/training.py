@@ -88,6 +88,9 @@ class Loss(StrictModel):
         le=100,
         description="Of preferences: the larger it is, the closer the model stays to what it was.",
     )
+    chosen_weight: Annotated[float, Unit("ratio")] = Field(
+        0.0, ge=0, le=100, description="Of preferences: weight of the chosen answer's mean cross entropy beside DPO's."
+    )
 
 
 _AfterBadStep = Literal["stop", "skip", "rollBack"]
