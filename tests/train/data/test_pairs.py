@@ -181,3 +181,22 @@ def test_text_is_no_pair(tmp_path: Path) -> None:
     path.write_text("call me Ishmael " * 100)
     with pytest.raises(DataError, match=r"book.txt: text; expected pairs of answers for preferences: a .jsonl file"):
         prepared(path, tmp_path, seq_len=16)
+
+
+@pytest.mark.parametrize(
+    ("is_pairs", "error"),
+    [
+        (True, "holds pairs of answers; given a source of conversations. Set preferences: true"),
+        (False, "holds conversations; given a source of pairs of answers. Take preferences out"),
+    ],
+)
+def test_a_store_of_the_other_kind_is_refused(tmp_path: Path, *, is_pairs: bool, error: str) -> None:
+    """Pairs and conversations have the same tokenizer, and marks that mean something else."""
+    path = tmp_path / "a.jsonl"
+    path.write_text((pair(1) if is_pairs else line([("user", "a"), ("assistant", "b")])) * 9)
+    source = {"name": "a", "paths": [str(path)], "chatTemplate": "chatml", "preferences": is_pairs}
+    data = Data.model_validate({"train": [source], "attendAcross": "document"})
+    (made,) = build(data, str(tmp_path / "tokens"), run=map, progress=lambda *_: None)
+    other = {**source, "paths": [made.url], "preferences": not is_pairs}
+    with pytest.raises(DataError, match=error):
+        made_of(Data.model_validate({"train": [other], "attendAcross": "document"}), tmp_path, seq_len=64)

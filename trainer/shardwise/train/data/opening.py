@@ -92,7 +92,7 @@ def open_sources(data: Data, tokenizer: Tokenizer, folder: Path, watch: Watch) -
 
 
 def _stored(source: Source, data: Data, tokenizer: Tokenizer, store: TokenStore, watch: Watch) -> Opened:
-    store.refuse_other(tokenizer, data.held_out, data.dedup)
+    store.refuse_other(tokenizer, field_of(source), data.held_out, data.dedup)
     repeated = store.index.num_removed
     without = "" if repeated is None else f", without {repeated:,} repeated documents"
     watch.report(f"{source.name}: {store.train.num_tokens:,} tokens of the store {store.url}{without}")

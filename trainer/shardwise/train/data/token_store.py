@@ -21,6 +21,7 @@ from shardwise.protocol.errors import DataError
 from shardwise.train.data.blocks import BlockCache, MappedReader, Range, RangedReader, Reader
 from shardwise.train.data.folder import Folder
 from shardwise.train.data.part_file import ENDS_DTYPE, FORMAT, STREAMS, PartCounts
+from shardwise.train.data.sources import PREFERENCES
 from shardwise.train.data.tokenizer import Tokenizer
 
 INDEX = "index.json"
@@ -147,12 +148,20 @@ class TokenStore:
         self.url, self.index = folder.url, index
         self.train, self.held_out = (StoredStream(index, stream, reader) for stream in STREAMS)
 
-    def refuse_other(self, tokenizer: Tokenizer, held_out: float, dedup: str | None) -> None:
-        """Raise DataError if a job with this tokenizer, held-out share and dedup cannot train on this store."""
+    def refuse_other(self, tokenizer: Tokenizer, text_field: str, held_out: float, dedup: str | None) -> None:
+        """Raise DataError if a job with this tokenizer, kind of lines, held-out share and dedup cannot train on it."""
         if self.index.tokenizer != tokenizer.fingerprint:
             raise DataError(
                 f"the token store {self.url!r} was made with the tokenizer {self.index.tokenizer}; given "
                 f"{tokenizer.fingerprint}. Name that tokenizer in data.tokenizer, or tokenize again with this one."
+            )
+        is_pairs = self.index.corpus["text_field"] == PREFERENCES
+        if is_pairs != (text_field == PREFERENCES):  # conversations and text have tokenizers of their own
+            kinds = ("pairs of answers", "conversations") if is_pairs else ("conversations", "pairs of answers")
+            change = "Set preferences: true in" if is_pairs else "Take preferences out of"
+            raise DataError(
+                f"the token store {self.url!r} holds {kinds[0]}; given a source of {kinds[1]}. {change} the source, "
+                "or give it a store of the other kind."
             )
         if self.index.corpus["held_out"] != held_out:
             raise DataError(
