@@ -316,6 +316,16 @@ def test_an_import_takes_the_folder_of_a_tokenizer(command: Command, tmp_path: P
     assert (data.tokenizer, data.end_token) == (str(given / "tokenizer.json"), "fox")
 
 
+def test_an_import_with_other_data_keeps_the_tokenizer(command: Command, tmp_path: Path) -> None:
+    """A whole section of data that names no tokenizer has that of the weights, not bytes."""
+    _published("llama3", tmp_path)
+    data = f"--set=training.data={{train: [{{name: own, paths: [{tmp_path}/text.txt]}}]}}"
+    made = command("import", str(tmp_path / "llama3"), str(tmp_path / "run"), data)
+    assert made.code == 0, made.error
+    found = load(tmp_path / "run" / JOB_FILE).spec.training.data
+    assert (found.train[0].name, found.tokenizer) == ("own", str(tmp_path / "llama3" / "tokenizer.json"))
+
+
 @pytest.mark.parametrize("words", [["gs://bucket/model"], ["model", "--tokenizer", "gs://bucket/tokenizer.json"]])
 def test_an_import_of_a_url_is_refused(words: list[str], command: Command, tmp_path: Path) -> None:
     """In words on URLs, not on a path that nobody has given."""

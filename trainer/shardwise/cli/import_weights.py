@@ -102,8 +102,10 @@ def command(
 
     console.print(f"reading {model_file} ...")
     config, parameters = weights.read(model_file, heads=heads)
-    document = _document(weights.model_section(config), _tokenizer(model_file, tokenizer, config.vocab_size))
-    document = apply_overrides(document, overrides or [])
+    found = _tokenizer(model_file, tokenizer, config.vocab_size)
+    document = apply_overrides(_document(weights.model_section(config), found), overrides or [])
+    if isinstance(data := document.data["spec"]["training"].get("data"), dict):  # a whole section may be given
+        data.setdefault("tokenizer", found)
     document.data["spec"]["training"]["startFrom"] = {"path": str(directory), "step": 0}  # lora wants it; see below
     _shorten_warmup(document.data["spec"]["training"], overrides or [])
     check(document)  # before its values are used
