@@ -68,6 +68,25 @@ def test_what_both_begin_with_is_no_answer() -> None:
     assert json.loads(pair_of({"prompt": "1+1?", "chosen": "two", "rejected": "two"}, "a"))["chosen"]
 
 
+SYSTEM, AGAIN = {"role": "system", "content": "be short"}, {"role": "user", "content": "sure?"}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "before", "contents"),
+    [
+        ([ASKED, GOOD], [AGAIN], ["1+1?", "two", "sure?"]),
+        ([SYSTEM], [ASKED], ["be short", "1+1?"]),
+        ([SYSTEM, ASKED], [SYSTEM, ASKED], ["be short", "1+1?"]),
+        ("1+1?", [SYSTEM, ASKED], ["be short", "1+1?"]),
+        ("1+1?\n", [ASKED], ["1+1?"]),
+    ],
+)
+def test_a_prompt_is_there_once(prompt: Any, before: list[Any], contents: list[str]) -> None:
+    """Messages that go on after the prompt follow it; a conversation that has it already is as it was given."""
+    value = {"prompt": prompt, "chosen": [*before, GOOD], "rejected": [*before, BAD]}
+    assert [content for _, content in json.loads(pair_of(value, "a"))["prompt"]] == contents
+
+
 @pytest.mark.parametrize(
     ("value", "error"),
     [
@@ -80,6 +99,8 @@ def test_what_both_begin_with_is_no_answer() -> None:
         ({"prompt": 3, "chosen": "b", "rejected": "c"}, "prompt is of type int"),
         ({"prompt": "a", "chosen": [ASKED], "rejected": "c"}, "chosen ends with a message of role 'user'"),
         ({"prompt": "a", "chosen": [{"role": "bot", "content": ""}], "rejected": "c"}, "chosen: message 0 has role"),
+        ({"prompt": "a", "chosen": [ASKED, GOOD], "rejected": "c"}, "chosen begins with a message of role 'user' that"),
+        ({"prompt": [ASKED, GOOD], "chosen": [SYSTEM, GOOD], "rejected": "c"}, "chosen begins .* role 'system' that"),
         ({"prompt": "a", "chosen": "b", "rejected": "\ud800"}, "rejected: half a surrogate pair"),
     ],
 )

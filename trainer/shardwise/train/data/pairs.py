@@ -46,12 +46,30 @@ def _messages(given: Any, key: str, role: str, where: str) -> list[Message]:
 
 def _after(prompt: list[Message], messages: list[Message], key: str, where: str) -> list[Message]:
     """Return the whole conversation that ends in an answer; in many sets it repeats its prompt."""
-    whole = messages if messages[0].role != ANSWER else [*prompt, *messages]
-    if whole[-1].role != ANSWER:
-        raise DataError(f"{where}: {key} ends with a message of role {whole[-1].role!r}; expected {ANSWER!r}")
+    if messages[-1].role != ANSWER:
+        raise DataError(f"{where}: {key} ends with a message of role {messages[-1].role!r}; expected {ANSWER!r}")
+    whole = messages if _repeats(prompt, messages) else [*prompt, *messages]
+    if whole is not messages and not _follows(prompt[-1].role, messages[0].role):
+        raise DataError(
+            f"{where}: {key} begins with a message of role {messages[0].role!r} that neither repeats {PROMPT} nor "
+            f"follows its last one, of role {prompt[-1].role!r}; give {PROMPT} as {key} begins, or take it out"
+        )
     if whole[0].role == ANSWER:
         raise DataError(f"{where}: {key} answers nothing; expected {PROMPT}, or messages before the answer")
     return whole
+
+
+def _repeats(prompt: list[Message], messages: list[Message]) -> bool:
+    """Return whether messages begin with those of the prompt, be it after messages of the system."""
+    said = [(each.role, each.content.strip()) for each in messages]
+    asked = [(each.role, each.content.strip()) for each in prompt]
+    first = next((i for i, (role, _) in enumerate(said) if role != "system"), 0)
+    return asked in (said[: len(asked)], said[first : first + len(asked)])
+
+
+def _follows(last: str, role: str) -> bool:
+    """Return whether a message of this role goes on after the last one of a prompt."""
+    return role == ANSWER or (role == "user" and last != "user")
 
 
 def _num_same(one: list[Message], other: list[Message]) -> int:
