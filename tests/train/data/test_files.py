@@ -21,6 +21,7 @@ from fsspec.spec import AbstractFileSystem
 from shardwise.job.paths import absolute_glob
 from shardwise.protocol.errors import DataError, StorageError
 from shardwise.train.data import steady
+from shardwise.train.data.digests import file_digests
 from shardwise.train.data.files import find_files, has_changed, read_blocks
 
 TEXT = b"some text\n" * 1000
@@ -382,3 +383,15 @@ def test_an_address_with_a_query_has_the_format_of_its_path(tmp_path: Path) -> N
         assert read(url) == TEXT
     (local,) = find_files([f"{tmp_path}/b?c.txt"])
     assert local.suffixes == (".txt", "")
+
+
+def test_a_text_of_a_web_server_without_tags_is_read_anew(tmp_path: Path) -> None:
+    """Nothing says for sure that it is as it was: its own content does."""
+    write(tmp_path / "a.txt")
+    with serving(tmp_path) as address:
+        digests = []
+        for content in (TEXT, TEXT[::-1]):
+            write(tmp_path / "a.txt", content)
+            found = find_files([f"{address}/a.txt"])
+            digests += file_digests(found, memo_path=tmp_path / "memo", report=print, beat=lambda: None)
+    assert digests[0] != digests[1]

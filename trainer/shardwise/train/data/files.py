@@ -205,15 +205,16 @@ def _data_file(filesystem: Any, path: str, *, named: bool, properties: Mapping[s
     else:
         if properties is None or _remote_stamp(properties) is None:  # a web server's listing has names alone
             properties = filesystem.info(path)
-        size_bytes, modified_seconds = int(properties.get("size") or 0), 0.0
-        stamp = _remote_stamp(properties) or str(filesystem.ukey(path))
+        size_bytes, stamp, modified_seconds = int(properties.get("size") or 0), _remote_stamp(properties), 0.0
+        if not stamp and url.startswith(("http://", "https://")):  # never settled: its digest is made anew
+            stamp, modified_seconds = f"{size_bytes}:{properties.get('Last-Modified')}", float("inf")
+        stamp = stamp or str(filesystem.ukey(path))
     return DataFile(url=url, size_bytes=size_bytes, stamp=stamp, modified_seconds=modified_seconds, named=named)
 
 
 def _remote_stamp(properties: Mapping[str, Any]) -> str | None:
     """Return the entity tag, if the store gives one: other properties differ between a listing and a request."""
-    tag = next((value for name, value in properties.items() if name.lower() == "etag" and value), None)
-    return tag and f"etag:{tag}"
+    return next((f"etag:{value}" for name, value in properties.items() if name.lower() == "etag" and value), None)
 
 
 def _address(filesystem: Any, path: str) -> str:
