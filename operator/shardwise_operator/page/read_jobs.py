@@ -107,7 +107,11 @@ def _row(job: Object) -> JobRow:
 
 
 def _since(read: _Fields, status: _Fields, phase: str) -> float | None:
-    """Return when a job came into its phase: of one under way, when it last became ready or ceased to be."""
+    """Return when a job came into its phase; of the status of an older release, by what it has in place of phases."""
+    phases = field_of(status.content, "phases")
+    last = _Fields(phases[-1]) if isinstance(phases, list) and phases else _Fields(None)
+    if last.text("name") == phase and (began := last.time("start")) is not None:
+        return began
     if phase in FINISHED and (ended := status.time("completionTime")) is not None:
         return ended
     kind = reasons.SUSPENDED if phase == Phase.SUSPENDED else reasons.READY

@@ -32,6 +32,7 @@ def running(name: str = "job", **changed: Any) -> Job:
     """Return a running job of which everything is known."""
     status: dict[str, Any] = {
         "reason": "Running",
+        "phases": [{"name": "Running", "number": 0, "start": timestamp(NOW - 300)}],
         "conditions": [condition("Ready", "True", NOW - 300)],
         "progress": {
             "step": 500,

@@ -85,11 +85,20 @@ def test_the_pace_is_of_running_jobs_alone(phase: str) -> None:
         ("Pending", NOW - 30),
     ],
 )
-def test_since_when(phase: str, since: float) -> None:
+def test_since_when_without_phases(phase: str, since: float) -> None:
     """The end of a job that has ended, the suspension of a suspended one, else when it ceased to be ready, or was."""
     conditions = [condition("Suspended", "True", NOW - 20), condition("Ready", "False", NOW - 30)]
 
     assert row(job("job", phase, completionTime=timestamp(NOW - 10), conditions=conditions)).since == since
+
+
+@pytest.mark.parametrize("phase", ["Running", "Recovering", "Suspending", "Suspended", "Failed"])
+def test_since_when(phase: str) -> None:
+    """The beginning of the phase that is shown, however long before the job ceased to be ready, or was suspended."""
+    conditions = [condition("Suspended", "False", NOW - 300), condition("Ready", "False", NOW - 200)]
+    phases = [{"name": "Pending", "start": timestamp(NOW - 900)}, {"name": phase, "start": timestamp(NOW - 50)}]
+
+    assert row(job("job", phase, phases=phases, conditions=conditions)).since == NOW - 50
 
 
 @pytest.mark.parametrize("phase", ["Complete", "Failed", "Suspended"])
