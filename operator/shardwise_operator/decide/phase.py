@@ -28,7 +28,7 @@ def decide(seen: Observed, now: float) -> Plan:
 def with_phase(seen: Observed, now: float) -> State:
     """Return the state with the phase and the conditions that hold now."""
     if not seen.state.cleared:
-        return preflight.with_phase(seen, now)
+        return preflight.with_phase(replace(seen, state=queueing.with_admission(seen, seen.state)), now)
     pods = seen.current_pods()
     if seen.queued and not pods:
         return queueing.with_phase(seen, now)

@@ -179,6 +179,10 @@ class State:
         conditions[kind] = Condition(type=kind, status=status, reason=reason, message=message, since=since)
         return replace(self, conditions=tuple(conditions.values()))
 
+    def without_condition(self, kind: str) -> "State":
+        """Return the state without the condition of this type."""
+        return replace(self, conditions=tuple(each for each in self.conditions if each.type != kind))
+
     def renewed(self, hosts: Iterable[str]) -> "State":
         """Return the state in which these hosts get another pod: each the next number, which no pod has had."""
         numbers = {host: self.attempts[host] + 1 if host in self.attempts else 0 for host in hosts}

@@ -109,8 +109,10 @@ def with_phase(seen: Observed, now: float) -> State:
 
 
 def with_admission(seen: Observed, state: State) -> State:
-    """Return the state with the condition Admitted; unchanged without a queue."""
-    workload = seen.queueing.workload if seen.queueing is not None else None
+    """Return the state with the condition Admitted; without it in a round without a queue, which nothing admits."""
+    if seen.queueing is None:
+        return state.without_condition(ADMITTED)
+    workload = seen.queueing.workload
     if workload is None or workload.admitted_at is None:
         return state
     message, waits = f"by ClusterQueue {workload.cluster_queue}", held(seen)

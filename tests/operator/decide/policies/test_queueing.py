@@ -8,12 +8,13 @@ import pytest
 from tests.operator.building import NOW, SETTINGS, admitted, begun, evicted, pod, seen, workload
 
 from shardwise_operator.decide.decide import decide
+from shardwise_operator.decide.phase import with_phase
 from shardwise_operator.decide.plan import Create, Delete, Patch, Plan, ReplaceStatus
 from shardwise_operator.decide.policies.queueing import QueuePolicy
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.priority import Priority
 from shardwise_operator.observe.queueing import Queueing
-from shardwise_operator.observe.state import Phase, State
+from shardwise_operator.observe.state import Phase, Preflight, State
 from shardwise_operator.observe.state_fields import read_state
 from shardwise_operator.reasons import ADMITTED
 from shardwise_operator.render.workload import shape
@@ -255,6 +256,16 @@ def test_the_next_boost_wakes_the_job() -> None:
 
     assert QueuePolicy(BOOSTING).wake(observed, NOW) == 200.0
     assert QueuePolicy(SETTINGS).wake(observed, NOW) is None
+
+
+@pytest.mark.parametrize("preflight", [None, Preflight(of="plan")], ids=["no plan", "a plan"])
+def test_a_round_without_a_queue_is_not_said_to_wait_for_one(preflight: Preflight | None) -> None:
+    """What the queue of an earlier round said is gone, or the alert of a job that is pending would pass it over."""
+    before = begun(Phase.PENDING, pods={}, preflight=preflight)
+    before = before.with_condition(ADMITTED, "False", "Suspended", "", now=NOW - 300)
+
+    assert with_phase(seen(before), NOW).condition(ADMITTED) is None
+    assert with_phase(seen(before, queueing=NEW), NOW).condition(ADMITTED) is not None
 
 
 def test_a_suspended_job_leaves_its_queue_before_it_may_resume() -> None:
