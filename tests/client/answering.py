@@ -27,6 +27,12 @@ class Log(list[tuple[str, str]]):
         return "".join(f"{at} {line}\n" if "timestamps" in asked else f"{line}\n" for at, line in lines)
 
 
+class Cut(str):
+    """A text of which one byte more is announced than is sent."""
+
+    __slots__ = ()
+
+
 SILENCE: Answer = (0, "")
 """The connection ends without an answer."""
 
@@ -61,7 +67,7 @@ class StandInServer:
                     return
                 body = said.encode() if isinstance(said, str) else json.dumps(said).encode()
                 self.send_response(status)
-                self.send_header("Content-Length", str(len(body)))
+                self.send_header("Content-Length", str(len(body) + isinstance(said, Cut)))
                 self.end_headers()
                 self.wfile.write(body)
 

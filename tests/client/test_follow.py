@@ -1,18 +1,22 @@
 """shardwise.client.job: what is followed outlives an API server that is away for a while."""
 
+import json
 import socket
+import threading
 import weakref
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from tests.client.answering import SILENCE, Answer, StandInServer, job, kubeconfig
+from tests.client.answering import SILENCE, Answer, Cut, StandInServer, job, kubeconfig
 from urllib3.connection import HTTPConnection
 
 from shardwise.client import Cluster, ClusterJob, api
 from shardwise.client.job import Job
 from shardwise.protocol.errors import ClusterError
 from shardwise.protocol.job_status import JobStatus
+from shardwise.protocol.pods import AGENT, POD_ATTEMPT_LABEL, RANK_VARIABLE, ROUND_LABEL
 
 Following = Callable[..., ClusterJob]
 
@@ -75,11 +79,72 @@ def test_an_answer_of_another_server(ask: Callable[[ClusterJob], object], follow
         ask(following(LOGIN))
 
 
-@pytest.mark.parametrize("status", [401, 403, 404])
+@pytest.mark.parametrize("status", [403, 404])
 def test_a_refusal_ends_at_once(status: int, following: Following) -> None:
-    """No wait helps where a login has ended, a right is missing or the job was deleted."""
+    """No wait helps where a right is missing or the job was deleted."""
     with pytest.raises(ClusterError, match=f"said with {status}"):
         following(job("Running"), error(status)).wait()
+
+
+def test_a_login_that_has_ended(following: Following) -> None:
+    """It is loaded again once; if that is refused too, no wait helps."""
+    with pytest.raises(ClusterError, match="said with 401"):
+        following(job("Running"), error(401), error(401)).wait()
+
+
+def test_a_token_that_is_renewed_in_its_file(tmp_path: Path) -> None:
+    """The new one is sent after a 401, in the context that the client began with, whichever is current by then."""
+    (tmp_path / "token").write_text("old", encoding="utf-8")
+    valid = ["old"]
+    told: list[str | None] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            told.append(self.headers["Authorization"])
+            status, said = job("Running") if told[-1] == f"Bearer {valid[0]}" else error(401)
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(json.dumps(said).encode())
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    path, users = tmp_path / "config", [{"name": "u", "user": {"tokenFile": str(tmp_path / "token")}}]
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        waited = Cluster(kubeconfig=kubeconfig(path, url, users=users)).job("job")
+        assert waited.status.phase == "Running"
+        valid[0] = "new"
+        (tmp_path / "token").write_text("new", encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
+        path.write_text(text.replace("current-context: there", "current-context: elsewhere"), encoding="utf-8")
+        assert waited.status.phase == "Running"
+        server.shutdown()
+    assert told == ["Bearer old", "Bearer old", "Bearer new"]
+
+
+def pods_of_host_0() -> Answer:
+    """Return the one pod of a job."""
+    agent = {"name": AGENT, "env": [{"name": RANK_VARIABLE, "value": "0"}]}
+    labels = {ROUND_LABEL: "0", POD_ATTEMPT_LABEL: "0"}
+    return 200, {"items": [{"metadata": {"name": "job-0-0", "labels": labels}, "spec": {"containers": [agent]}}]}
+
+
+def test_a_log_that_is_cut_off(following: Following) -> None:
+    """It is said that it is not all; so it is of a job that rests, whose log is not asked for again."""
+    cut = (200, Cut("one\ntwo"))
+    with pytest.raises(ClusterError, match="the log was cut off here"):
+        list(following(pods_of_host_0(), cut).logs())
+    with pytest.raises(ClusterError, match="the log was cut off here"):
+        list(following(job("Complete"), pods_of_host_0(), cut).logs(follow=True))
+
+
+def test_a_log_that_is_followed_goes_on_after_a_cut(following: Following) -> None:
+    """It is asked for again, and each line is told once."""
+    one, two = "2027-01-15T08:00:00Z one\n", "2027-01-15T08:00:01Z two\n"
+    answers = (job("Running"), pods_of_host_0(), (200, Cut(one)), job("Complete"), pods_of_host_0(), (200, one + two))
+    assert list(following(*answers).logs(follow=True)) == ["one\n", "two\n"]
 
 
 def test_a_log_is_waited_for(following: Following) -> None:

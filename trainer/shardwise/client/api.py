@@ -33,7 +33,7 @@ _WAITS_SECONDS = (1.0, 2.0, 4.0, 8.0, 15.0, *[30.0] * 9)
 # As those of the operator: a log that is followed may be silent for hours, and only the kernel notices that its server
 # has vanished. Not every system has all of them.
 _KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 9))
-_FIRST_ERROR, _NOT_FOUND, _TOO_MANY, _FIRST_OF_SERVER = 300, 404, 429, 500  # HTTP's own numbers
+_FIRST_ERROR, _UNAUTHORIZED, _NOT_FOUND, _TOO_MANY, _FIRST_OF_SERVER = 300, 401, 404, 429, 500  # HTTP's own numbers
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
 _POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -47,6 +47,10 @@ class NotFoundError(ClusterError, exit_code=ClusterError.exit_code):
 
 class AwayError(ClusterError, exit_code=ClusterError.exit_code):
     """The API server does not answer, or cannot do now what it does at other times."""
+
+
+class CutOffError(ClusterError, exit_code=ClusterError.exit_code):
+    """A log has begun, and the connection was lost before its end."""
 
 
 class _Request(NamedTuple):
@@ -67,16 +71,22 @@ class Api:
         Raises:
             ClusterError: none of them exists or can be read, or the context is not in it.
         """
-        self._configuration = configuration = Configuration()
+        self._kubeconfig, self._context = kubeconfig, context
+        self.namespace, self._context = self._log_in()
+        self.waits_seconds: tuple[float, ...] = ()
+        self._has_answered = False
+
+    def _log_in(self) -> tuple[str, str | None]:
+        """Read how to reach the server, and as whom: a token may have been renewed. Return namespace and context."""
+        configuration = Configuration()
         try:
-            self.namespace = _load(kubeconfig, context, configuration)
+            found = _load(self._kubeconfig, self._context, configuration)
         # The last two are what the client makes of a file that is none of its form.
         except (ConfigException, OSError, YAMLError, TypeError, ValueError) as error:
             raise ClusterError(f"no cluster to talk to: {error}; give --context, or set KUBECONFIG") from error
         configuration.socket_options = [*HTTPConnection.default_socket_options, *_kept_alive()]
-        self._pool = RESTClientObject(configuration).pool_manager
-        self.waits_seconds: tuple[float, ...] = ()
-        self._has_answered = False
+        self._configuration, self._pool = configuration, RESTClientObject(configuration).pool_manager
+        return found
 
     def patient(self) -> Self:
         """Return one that waits for minutes while the server, which must have answered before, is away."""
@@ -98,14 +108,14 @@ class Api:
         self._send_for_object(_Request("DELETE", path, {"propagationPolicy": "Background"}))
 
     def lines(self, path: str, **query: str) -> Iterator[str]:
-        """Yield the lines of a log as they come, each with its newline; a connection that is cut ends them."""
+        """Yield the lines of a log as they come, each with its newline; CutOffError if the connection is cut."""
         answer, rest = self._send(partial(self._send_once, _Request("GET", path, query, stream=True))), b""
         try:
             for chunk in answer.stream():
                 *whole, rest = (rest + chunk).split(b"\n")
                 yield from (line.decode("utf-8", "replace") + "\n" for line in whole)
-        except HTTPError:
-            return
+        except HTTPError as error:
+            raise CutOffError(f"the log was cut off here: {error}; ask for it again") from error
         finally:
             answer.release_conn()
         if rest:
@@ -128,11 +138,21 @@ class Api:
         return said
 
     def _send_once(self, request: _Request) -> BaseHTTPResponse:
+        answer = self._answer_to(request)
+        if answer.status == _UNAUTHORIZED:
+            answer.drain_conn()
+            self._log_in()  # in the same context, whichever is the current one by now
+            answer = self._answer_to(request)
+        if answer.status >= _FIRST_ERROR:
+            raise _kind(answer.status)(_reason(answer))
+        return answer
+
+    def _answer_to(self, request: _Request) -> BaseHTTPResponse:
         host, query = self._configuration.host, f"?{urlencode(request.query)}" if request.query else ""
         token = self._configuration.get_api_key_with_prefix("BearerToken")
         headers = {"Accept": "application/json, */*", "Content-Type": request.content_type, "User-Agent": "shardwise"}
         try:
-            answer: BaseHTTPResponse = self._pool.request(
+            return self._pool.request(
                 request.method,
                 f"{host}{request.path}{query}",
                 headers=headers | ({"Authorization": token.strip()} if token else {}),
@@ -144,9 +164,6 @@ class Api:
             )
         except HTTPError as error:
             raise AwayError(f"{host} does not answer: {error}") from error
-        if answer.status >= _FIRST_ERROR:
-            raise _kind(answer.status)(_reason(answer))
-        return answer
 
     def _object_in(self, answer: BaseHTTPResponse) -> dict[str, Any]:
         with suppress(ValueError):
@@ -169,20 +186,21 @@ def _kind(status: int) -> type[ClusterError]:
     return NotFoundError if status == _NOT_FOUND else ClusterError
 
 
-def _load(kubeconfig: str | None, context: str | None, configuration: Configuration) -> str:
-    """Read how to reach the cluster, and return the namespace: that of the context, or of the pod that this is."""
+def _load(kubeconfig: str | None, context: str | None, configuration: Configuration) -> tuple[str, str | None]:
+    """Read how to reach the cluster; return the namespace, of the context or the pod that this is, and the context."""
     path = kubeconfig or kube_config.KUBE_CONFIG_DEFAULT_LOCATION or "~/.kube/config"  # $KUBECONFIG may be empty
     files = kube_config.KubeConfigMerger(path)
     if files.config is None:
         if kubeconfig or context or "KUBERNETES_SERVICE_HOST" not in os.environ:
             raise ConfigException(f"no kubeconfig at {path}")
         config.load_incluster_config(configuration)
-        return _POD_NAMESPACE.read_text(encoding="utf-8")
+        return _POD_NAMESPACE.read_text(encoding="utf-8"), None
     loader = kube_config.KubeConfigLoader(
         files.config, active_context=context, config_base_path=None, config_persister=files.save_changes
     )
     loader.load_and_set(configuration)
-    return str(loader.current_context["context"].get("namespace") or "default")
+    found = loader.current_context
+    return str(found["context"].get("namespace") or "default"), found["name"]
 
 
 def _reason(answer: BaseHTTPResponse) -> str:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from shardwise.client.api import MERGE, Api
+from shardwise.client.api import MERGE, Api, CutOffError
 from shardwise.client.pods import Pods
 from shardwise.client.untold import Untold
 from shardwise.protocol.errors import ClusterError
@@ -100,7 +100,11 @@ class ClusterJob:
                 pod, untold = newest, untold if newest == pod else Untold()
                 lines = pods.log(pod, follow=follow and not is_over, stamped=follow, since=untold.since)
                 # Of a log that is asked for again, as while the next pod is awaited, what was told is passed over.
-                yield from untold.of(lines) if follow else lines
+                try:
+                    yield from untold.of(lines) if follow else lines
+                except CutOffError:
+                    if is_over:
+                        raise
             if is_over:
                 return
             time.sleep(_LOOK_SECONDS)
