@@ -12,8 +12,8 @@ from shardwise.job.identity import (
     Difference,
     differences,
     identity,
+    other_order,
     recorded_differences,
-    same_order,
 )
 from shardwise.job.load import dump, load, loads
 from shardwise.job.resolve import resolve
@@ -171,8 +171,16 @@ def test_which_runs_have_the_same_batches(override: str, fingerprint: str, *, sa
     """A batch is known by its number: in another order, of other sizes or of other data it is another batch."""
     held = identity(load(QUICKSTART), data_fingerprint="f")
     new = identity(load(QUICKSTART, [override]), data_fingerprint=fingerprint)
-    assert same_order(held, new) == same
-    assert same_order({}, new)
+    assert (other_order(held, new) == []) == same
+    assert other_order({}, new) == []
+
+
+def test_a_digest_is_told_with_what_it_is_of() -> None:
+    """No field of a job has its name."""
+    old, new = (identity(load(QUICKSTART), data_fingerprint=digest) for digest in "fg")
+    assert [str(change) for change in differences(old, new)] == [
+        'dataFingerprint: was "f", is now "g" (a digest of the tokens of data)'
+    ]
 
 
 def test_sequences_that_are_left_out_are_part_of_a_run() -> None:

@@ -1,5 +1,6 @@
 """A run that begins from another run's checkpoint: its weights alone, or all of its state."""
 
+import io
 import math
 import shutil
 from collections.abc import Iterator
@@ -89,6 +90,19 @@ def test_a_decay_of_another_kind_begins_from_a_checkpoint(begun: tuple[Path, lis
         return 1 - done if kind == "linear" else (1 + math.cos(math.pi * done)) / 2
 
     assert rates == {step: pytest.approx(1e-3 * share((step - 1) / 7), rel=1e-5) for step in (5, 6, 7)}
+
+
+@pytest.mark.parametrize(("override", "is_other"), [("training.batch.sequences=8", True), ("training.steps=5", False)])
+def test_a_decay_on_other_batches_says_so(
+    begun: tuple[Path, list[str]], tmp_path: Path, override: str, *, is_other: bool
+) -> None:
+    """With all of the state the data go on from its step; a batch of another size has other tokens there."""
+    place, words = begun
+    words = [*words, f"training.startFrom={{path: {place / 'trunk'}, step: 4, restore: all}}"]
+    said = io.StringIO()
+    assert run_here(folder(tmp_path, "decay"), *words, override, said=said) == ExitCode.OK
+    told = "goes on with other batches than that run would have: spec.training.batch.sequences: was "
+    assert (told in " ".join(said.getvalue().split())) == is_other
 
 
 def test_weights_alone_begin_a_run_of_their_own(begun: tuple[Path, list[str]]) -> None:

@@ -259,7 +259,8 @@ def _batch() -> Batch:
 
 def _counted(batch: Batch, each: int) -> NDArray[np.bool_]:
     """[row, position]: whether a token counts of this answer."""
-    return (np.asarray(batch.weights) > 0) & (np.asarray(batch.segments) == each)
+    counted: NDArray[np.bool_] = (np.asarray(batch.weights) > 0) & (np.asarray(batch.segments) == each)
+    return counted
 
 
 def _is_there(batch: Batch) -> NDArray[np.bool_]:

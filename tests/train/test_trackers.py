@@ -65,10 +65,13 @@ def test_tensorboard_files_hold_the_scalars(tmp_path: Path) -> None:
     assert {name for name in (b"loss", b"gradNorm") if name in written.read_bytes()} == {b"loss", b"gradNorm"}
 
 
-def test_tensorboard_has_each_step_once_after_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("clock", [1000, -1000], ids=["goes on", "jumps back"])
+def test_tensorboard_has_each_step_once_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: float
+) -> None:
     """As TensorBoard itself reads the files: a killed start's steps after the checkpoint are those of the next one."""
     for attempt, first, end in ((0, 1, 9), (1, 5, 8), (2, 7, 12)):  # continued from steps 4 and 6
-        monkeypatch.setattr("time.time", lambda began=1000.0 * attempt: began)  # files are named by the second
+        monkeypatch.setattr("time.time", lambda began=5000 + clock * attempt: began)  # files are named by the second
         board = TensorBoard(tmp_path, first - 1)
         for step in range(first, end):
             board.send([Point(step, {"loss": step + attempt / 10}, 1000.0 * attempt + step)])

@@ -389,7 +389,7 @@ def test_a_text_of_a_web_server_without_tags_is_read_anew(tmp_path: Path) -> Non
     """Nothing says for sure that it is as it was: its own content does."""
     write(tmp_path / "a.txt")
     with serving(tmp_path) as address:
-        digests = []
+        digests: list[str] = []
         for content in (TEXT, TEXT[::-1]):
             write(tmp_path / "a.txt", content)
             found = find_files([f"{address}/a.txt"])

@@ -10,11 +10,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from shardwise.job.identity import Difference, Json, identity
+from shardwise.job.identity import BASE_FINGERPRINT, Difference, Json, identity
 from shardwise.job.spec import TrainingJob
 from shardwise.protocol.contract import checkpoint_name
 from shardwise.protocol.errors import CheckpointError
-from shardwise.train.base import FINGERPRINT, as_base, as_held, fingerprint_of, place_of_base, wanted_base
+from shardwise.train.base import as_base, as_held, fingerprint_of, place_of_base, wanted_base
 from shardwise.train.checkpoint import Manifest, load_numpy, read_manifest, restore
 from shardwise.train.devices import devices_of
 from shardwise.train.digest import Digester
@@ -55,7 +55,7 @@ def base_of(job: TrainingJob, root: str, step: int) -> tuple[str, int] | None:
     manifest = adapters_in(job, root, step) if place else None
     if place is None or manifest is None:
         return None
-    _refuse_others(root, manifest, {FINGERPRINT: fingerprint_of(*place)})
+    _refuse_others(root, manifest, {BASE_FINGERPRINT: fingerprint_of(*place)})
     return place
 
 
@@ -107,11 +107,11 @@ def model_with_reference(job: TrainingJob, root: str, step: int) -> tuple[Progra
     """
     place, manifest = place_of_base(job), adapters_in(job, root, step) or read_manifest(root, step)
     assert place is not None, "the job learns preferences"
-    if FINGERPRINT not in manifest.identity:
+    if BASE_FINGERPRINT not in manifest.identity:
         raise CheckpointError(
             f"{root}/{checkpoint_name(step)}: holds what the run begins from; run the job until its first save"
         )
-    _refuse_others(root, manifest, {FINGERPRINT: fingerprint_of(*place)})
+    _refuse_others(root, manifest, {BASE_FINGERPRINT: fingerprint_of(*place)})
     program = build(job, devices_of(job))
     trained = {PARAMS + path: leaf for path, leaf in program.abstract()["params"].items()}
     base = _restored(*place, as_held(read_manifest(*place), wanted_base(program)))

@@ -30,6 +30,7 @@ from shardwise.job.spec import TrainingJob
 Json = None | bool | int | float | str
 
 FINGERPRINT = "dataFingerprint"
+BASE_FINGERPRINT = "baseFingerprint"
 
 # Where the tokenizer's file lies may change, as on a laptop; its contents are part of the data's fingerprint.
 TOKENIZER = "spec.training.data.tokenizer"
@@ -104,6 +105,7 @@ def _names(column: int) -> frozenset[str]:
 
 IDENTITY_FIELDS = _names(0)
 FREE_FIELDS = _names(1)
+_DIGEST_OF = {FINGERPRINT: "the tokens of data", BASE_FINGERPRINT: "the weights that startFrom names"}
 _IN_ORDER = tuple(leaf.name for leaf in leaves(TrainingJob) if leaf.name in IDENTITY_FIELDS)
 
 
@@ -116,8 +118,9 @@ class Difference:
     new: Json
 
     def __str__(self) -> str:
-        """Return one line: `path: was X, is now Y`."""
-        return f"{self.path}: was {shown(self.old)}, is now {shown(self.new)}"
+        """Return one line: `path: was X, is now Y`, and what that is of where no field has this name."""
+        what = f" (a digest of {_DIGEST_OF[self.path]})" if self.path in _DIGEST_OF else ""
+        return f"{self.path}: was {shown(self.old)}, is now {shown(self.new)}{what}"
 
 
 def identity(job: TrainingJob, *, data_fingerprint: str) -> dict[str, Json]:
@@ -171,9 +174,9 @@ def recorded_differences(held: Mapping[str, Json], new: Mapping[str, Json]) -> l
     ]
 
 
-def same_order(held: Mapping[str, Json], new: Mapping[str, Json]) -> bool:
-    """Return whether a batch of one number is the same one in both runs, as far as `held` has recorded it."""
-    return not any(change.path in _ORDER for change in recorded_differences(held, new))
+def other_order(held: Mapping[str, Json], new: Mapping[str, Json]) -> list[Difference]:
+    """Return why a batch of one number is another one in both runs, as far as `held` has recorded it."""
+    return [change for change in recorded_differences(held, new) if change.path in _ORDER]
 
 
 def without_younger_fields(known: Mapping[str, Json]) -> dict[str, Json]:

@@ -11,6 +11,7 @@ from typing import Any, Self
 import jax
 import jax.numpy as jnp
 
+from shardwise.job.identity import BASE_FINGERPRINT
 from shardwise.job.spec import TrainingJob
 from shardwise.protocol.contract import Phase
 from shardwise.protocol.errors import CheckpointError
@@ -20,8 +21,6 @@ from shardwise.train.origin import PARAMS, Origin, checkpoints_at, refuse_adapte
 from shardwise.train.peers import Peers
 from shardwise.train.phases import Phases
 from shardwise.train.state import BASE, REFERENCE, Abstract, Program, State
-
-FINGERPRINT = "baseFingerprint"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +35,7 @@ class Base:
     @property
     def identity(self) -> dict[str, str]:
         """What it adds to the identity of a run."""
-        return {FINGERPRINT: self.fingerprint}
+        return {BASE_FINGERPRINT: self.fingerprint}
 
     @classmethod
     def of(cls, job: TrainingJob, peers: Peers) -> Self | None:

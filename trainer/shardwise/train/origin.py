@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardwise.job.identity import differences
+from shardwise.job.identity import differences, other_order
 from shardwise.job.paths import without_links
 from shardwise.job.spec import TrainingJob
 from shardwise.protocol.contract import CHECKPOINTS
@@ -199,3 +199,5 @@ def refuse_other_model(origin: Origin, restored: Restored | None, show: Callable
     show(f"beginning with the {what} of step {restored.step} of {origin.root}")
     for change in free:
         show(f"which differs from the job in {change}")
+    for change in [] if origin.weights_only else other_order(held, origin.identity):
+        show(f"and goes on with other batches than that run would have: {change}")

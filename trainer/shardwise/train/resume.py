@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from shardwise.job.identity import Difference, recorded_differences, same_order
+from shardwise.job.identity import Difference, other_order, recorded_differences
 from shardwise.protocol.contract import Phase
 from shardwise.protocol.errors import RunDirectoryError, StorageError
 from shardwise.protocol.orders import Orders
@@ -186,10 +186,10 @@ def left_out_batches(
 
 def _left_out(run: RunDirectory, restored: Restored | None, identity: Mapping[str, Any]) -> set[int]:
     noted = set(run.read_left_out())
-    if noted and not same_order(run.read_identity(), identity):
+    if noted and other_order(run.read_identity(), identity):
         run.forget_left_out()
         noted = set()
-    if restored and same_order(restored.manifest.identity, identity):
+    if restored and not other_order(restored.manifest.identity, identity):
         noted |= {*restored.manifest.history.left_out}
     return noted
 

@@ -14,13 +14,16 @@ from typing import Any
 
 from shardwise.train.background import Point
 
+_PREFIX = "events.out.tfevents."
+
 
 class TensorBoard:
     """Scalars in an event file of one start of a run. A step that is repeated after a restart appears once."""
 
     def __init__(self, folder: Path, after: int) -> None:
         """Choose the file, whose name orders it behind older ones: of those, steps > `after` are dropped."""
-        self._file = folder / f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}"
+        number = max(int(time.time()), 1 + max(map(_number, folder.glob(f"{_PREFIX}*")), default=0))  # clocks jump
+        self._file = folder / f"{_PREFIX}{number:010d}.{socket.gethostname()}.{os.getpid()}"
         self._after, self._size = after, 0
 
     def send(self, points: Sequence[Point]) -> None:
@@ -36,6 +39,12 @@ class TensorBoard:
 
     def close(self, *, complete: bool) -> None:
         """Do nothing: all is written, and files have no state."""
+
+
+def _number(file: Path) -> int:
+    """Return the number by which a file is read before or after others: the seconds of its beginning."""
+    number = file.name.removeprefix(_PREFIX).partition(".")[0]
+    return int(number) if number.isdecimal() else 0
 
 
 def _head(after: int) -> bytes:

@@ -10,11 +10,6 @@ from shardwise.protocol.contract import ExitCode
 from shardwise.protocol.leader_record import RunResult
 from shardwise.protocol.storage import passing_over
 
-_WELL = {
-    Action.COMPLETE: RunResult(code=ExitCode.OK, message="complete"),
-    Action.GIVE_UP: saved("stopped by force: the program went on with its steps as if should_stop() were false"),
-}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Reached:
@@ -32,19 +27,20 @@ class Reached:
 
 async def result_of(action: Action, running: Attempt, state: LeaderState) -> RunResult | None:
     """Return the result of an attempt that this action has ended well; None of another."""
-    if action not in (Action.SAVED, Action.LEAVE):
-        return _WELL.get(action)
+    if action is Action.COMPLETE:
+        return RunResult(code=ExitCode.OK, message="complete")
+    if action not in (Action.SAVED, Action.LEAVE, Action.GIVE_UP):
+        return None
     metrics = state.metrics
     with passing_over():
         await metrics.read_all()  # what was saved while it ended
-    return stopped(
-        Reached(
-            is_program=state.job.spec.program is not None,
-            silent=running.silent,
-            step=metrics.last["step"] if running.stepped else None,
-            checkpoint=metrics.checkpoint.step if metrics.checkpoint else None,
-        )
+    reached = Reached(
+        is_program=state.job.spec.program is not None,
+        silent=running.silent,
+        step=metrics.last["step"] if running.stepped else None,
+        checkpoint=metrics.checkpoint.step if metrics.checkpoint else None,
     )
+    return forced(reached) if action is Action.GIVE_UP else stopped(reached)
 
 
 def stopped(reached: Reached) -> RunResult:
@@ -58,6 +54,15 @@ def stopped(reached: Reached) -> RunResult:
         return saved("stopped before the first step; there was nothing to save")
     if not reached.is_program or (reached.checkpoint is not None and reached.checkpoint >= reached.step):
         return saved("saved and stopped")
+    return saved(f"stopped after step {reached.step}; {_kept(reached)}")
+
+
+def forced(reached: Reached) -> RunResult:
+    """Return the result of a run whose program did not end when it was asked to."""
+    went_on = "the program went on with its steps as if should_stop() were false"
+    return saved(f"stopped by force: {went_on}; {_kept(reached)}")
+
+
+def _kept(reached: Reached) -> str:
     newest = reached.checkpoint
-    kept = "shardwise knows of no checkpoint" if newest is None else f"the newest checkpoint is of step {newest}"
-    return saved(f"stopped after step {reached.step}; {kept}")
+    return "shardwise knows of no checkpoint" if newest is None else f"the newest checkpoint is of step {newest}"

@@ -205,10 +205,10 @@ def _data_file(filesystem: Any, path: str, *, named: bool, properties: Mapping[s
     else:
         if properties is None or _remote_stamp(properties) is None:  # a web server's listing has names alone
             properties = filesystem.info(path)
-        size_bytes, stamp, modified_seconds = int(properties.get("size") or 0), _remote_stamp(properties), 0.0
-        if not stamp and url.startswith(("http://", "https://")):  # never settled: its digest is made anew
-            stamp, modified_seconds = f"{size_bytes}:{properties.get('Last-Modified')}", float("inf")
-        stamp = stamp or str(filesystem.ukey(path))
+        size_bytes, tag, modified_seconds = int(properties.get("size") or 0), _remote_stamp(properties), 0.0
+        if tag is None and url.startswith(("http://", "https://")):  # never settled: its digest is made anew
+            tag, modified_seconds = f"{size_bytes}:{properties.get('Last-Modified')}", float("inf")
+        stamp = tag or str(filesystem.ukey(path))
     return DataFile(url=url, size_bytes=size_bytes, stamp=stamp, modified_seconds=modified_seconds, named=named)
 
 
