@@ -202,6 +202,17 @@ def test_compressed_files_are_unpacked(tmp_path: Path, suffix: str, packed: byte
     assert read(write(tmp_path / f"x.txt{suffix}", packed)) == TEXT
 
 
+@pytest.mark.parametrize(("suffix", "pack"), [(".gz", gzip.compress), (".zst", zstandard.compress)])
+def test_a_small_file_of_much_text_is_unpacked_bit_by_bit(
+    tmp_path: Path, suffix: str, pack: Callable[[bytes], bytes]
+) -> None:
+    """What is held at a time has a bound: 512 MiB may be packed into 16 KiB."""
+    (file,) = find_files([str(write(tmp_path / f"x.txt{suffix}", pack(bytes(1 << 29))))])
+    sizes = [len(block) for block in read_blocks(file)]
+    assert sum(sizes) == 1 << 29
+    assert max(sizes) < 40 << 20
+
+
 @pytest.mark.parametrize(
     ("suffix", "broken", "words"),
     [

@@ -28,7 +28,7 @@ from shardwise.train.data.order import Order
 from shardwise.train.data.part_file import PartCounts
 from shardwise.train.data.sequences import Sequences, TrainSet
 from shardwise.train.data.store_builder import Built, build
-from shardwise.train.data.token_store import Index, StoredStream
+from shardwise.train.data.token_store import Index, StoredStream, is_store
 
 PART_BYTES = 5000
 SEQ_LEN = 32
@@ -244,6 +244,15 @@ def refusal(data: Data, cache: Path) -> str:
     with pytest.raises(DataError) as caught:
         prepared(data, cache)
     return str(caught.value)
+
+
+def test_a_folder_with_files_of_a_like_name_is_no_store(corpus: Path) -> None:
+    """Others call files .tokens too: only the parts that are written here make an unfinished store of a folder."""
+    assert not is_store(str(corpus))
+    (corpus / "bpe.tokens").write_bytes(b"a b")
+    assert not is_store(str(corpus))
+    (corpus / "part-000000.tokens").write_bytes(b"")
+    assert is_store(str(corpus))
 
 
 def test_what_does_not_fit_a_job_is_refused_in_words(corpus: Path, tmp_path: Path) -> None:

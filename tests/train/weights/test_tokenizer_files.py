@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.train.data.test_tokenizer import library_tokenizer
-from tokenizers import AddedToken, processors
+from tokenizers import AddedToken, Tokenizer, processors
 
 from shardwise.protocol.errors import DataError
 from shardwise.train.weights import special_tokens, write_generation_config, write_tokenizer
@@ -48,6 +48,16 @@ def test_a_tokenizer_that_puts_nothing_in_front_begins_nothing(tmp_path: Path) -
     library_tokenizer().save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "tokenizer_config.json").write_text('{"bos_token": "<|endoftext|>"}', encoding="utf-8")
     assert special_tokens(tmp_path / "tokenizer.json") == (None, None)
+
+
+@pytest.mark.parametrize("direction", ["left", "right"])
+def test_padding_and_truncation_have_no_say_in_what_begins_a_text(path: Path, direction: str) -> None:
+    """A tokenizer.json may carry both, of whoever trained with it: neither is used on documents."""
+    library = Tokenizer.from_file(str(path))
+    library.enable_padding(direction=direction, length=8)
+    library.enable_truncation(max_length=1)
+    library.save(str(path))
+    assert special_tokens(path)[0] == "<bos>"
 
 
 def test_a_file_that_is_no_tokenizer_is_refused(tmp_path: Path) -> None:

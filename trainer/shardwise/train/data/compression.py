@@ -1,13 +1,14 @@
 """Decompress a stream block by block: gzip, zstd, or neither. It knows no files and no addresses."""
 
 import gzip
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import IO, Protocol, cast
 
 import zstandard
 
 BLOCK_BYTES = 1 << 20
-_ZSTD_INPUT_BYTES = 1 << 16
+# A block of 128 KiB may take four bytes, and the library returns at once all that its input holds: 32 MiB at most.
+_ZSTD_INPUT_BYTES = 1 << 10
 _ZSTD_MAX_WINDOW_BYTES = 1 << 31
 
 
@@ -28,6 +29,10 @@ def plain_blocks(raw: Readable) -> Iterator[bytes]:
         yield block
 
 
+def _cut(blocks: Iterable[bytes], size: int) -> Iterator[bytes]:
+    return (block[at : at + size] for block in blocks for at in range(0, len(block), size))
+
+
 def _gzip_blocks(raw: Readable) -> Iterator[bytes]:
     with gzip.GzipFile(fileobj=cast("IO[bytes]", raw)) as stream:
         yield from plain_blocks(stream)
@@ -37,7 +42,8 @@ def _zstd_blocks(raw: Readable) -> Iterator[bytes]:
     # The library's own stream reader takes a truncated file for a whole one, hence frame by frame.
     decoder = zstandard.ZstdDecompressor(max_window_size=_ZSTD_MAX_WINDOW_BYTES)
     frame = None
-    while data := raw.read(_ZSTD_INPUT_BYTES):
+    for piece in _cut(plain_blocks(raw), _ZSTD_INPUT_BYTES):
+        data = piece
         while data:
             frame = frame or decoder.decompressobj()
             try:

@@ -8,6 +8,7 @@ neither the text nor a digest of it.
 """
 
 import json
+import re
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -26,6 +27,7 @@ from shardwise.train.data.tokenizer import Tokenizer
 
 INDEX = "index.json"
 PART_SUFFIX = ".tokens"
+_PART_NAME = re.compile(r"part-\d{6,}" + re.escape(PART_SUFFIX))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,4 +219,4 @@ def _store_at(path: str) -> Folder | None:
     if not folder.exists():  # a glob too is the name of a folder, if there is one
         return None
     names = folder.sizes()
-    return folder if INDEX in names or any(name.endswith(PART_SUFFIX) for name in names) else None
+    return folder if INDEX in names or any(map(_PART_NAME.fullmatch, names)) else None

@@ -31,6 +31,8 @@ def special_tokens(tokenizer: Path) -> tuple[str | None, str | None]:
         library = Library.from_file(str(tokenizer))
     except Exception as error:  # the library raises plain Exception
         raise DataError(f"{tokenizer}: cannot be read as a tokenizer.json ({error}); get the file anew") from error
+    library.no_padding()  # either would have a say in what comes first
+    library.no_truncation()
     first = library.encode("a", add_special_tokens=True).ids[:1]
     plain = library.encode("a", add_special_tokens=False).ids[:1]
     begin = library.id_to_token(first[0]) if first != plain else None
