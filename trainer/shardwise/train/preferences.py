@@ -34,12 +34,12 @@ class Pairs(NamedTuple):
     """float32: the tokens' cross entropy in the model as it was."""
 
 
-def loss_of_head(settings: HeadLoss, own: Loss, segments: Array | None, reference: Array | None) -> OfHead[LossSums]:
+def loss_of_head(settings: HeadLoss, loss: Loss, segments: Array | None, reference: Array | None) -> OfHead[LossSums]:
     """Return the loss of the head: of tokens, or of pairs if there is a reference for them."""
     if reference is None:
         return partial(head_loss, settings)
     assert segments is not None, "the job is resolved"
-    return partial(pairs_loss, settings, Pairs(own, segments, reference))
+    return partial(pairs_loss, settings, Pairs(loss, segments, reference))
 
 
 def pairs_loss(settings: HeadLoss, pairs: Pairs, head: Head, tokens: Tokens) -> LossSums:
@@ -55,20 +55,22 @@ def pairs_loss(settings: HeadLoss, pairs: Pairs, head: Head, tokens: Tokens) -> 
     is_same = (segments // 2)[:, :, None] == (segments // 2)[:, None, :]  # [batch, token, token] of one pair
     margins = beta * _of_pair(is_same, signs * gains)
     weights = counted * signs * beta * jax.nn.sigmoid(-margins)
-    more = jnp.zeros(())
+    shares = None
     if chosen_weight:
         chosen = counted * (signs > 0)
         shares = chosen_weight * chosen / jnp.maximum(_of_pair(is_same, chosen), 1.0)
-        more = (shares * _whole_rows(losses)).sum()
         weights += shares
     sums = head_loss(settings, head, tokens._replace(weights=jax.lax.stop_gradient(weights)))
     # One token stands for its pair: the first that counts.
     at = jnp.arange(counted.shape[1])
     first = jnp.where(is_same & (counted > 0)[:, None, :], at, at.size).min(-1)
     stands = (first == at).astype(jnp.float32)
+    costs = stands * jax.nn.softplus(-margins)
+    if shares is not None:
+        costs += shares * _whole_rows(losses)
     return LossSums(
         total=sums.total,
-        cross_entropy=(stands * jax.nn.softplus(-margins)).sum() + more,
+        cross_entropy=costs.sum(),
         z_squared=jnp.zeros(()),
         correct=(stands * (margins > 0)).sum(),
         weight=stands.sum(),
