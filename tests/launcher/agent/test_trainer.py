@@ -41,10 +41,10 @@ os.fork = refuse
 BUSY = "while True: pass"
 HEEDS = """
 import signal
-signal.signal(signal.SIGTERM, lambda *_: print("stop", flush=True))
-signal.signal(signal.SIGUSR1, lambda *_: print("save", flush=True))
+words = {signal.SIGTERM: "stop", signal.SIGUSR1: "save"}
+signal.pthread_sigmask(signal.SIG_BLOCK, words)  # one that comes between two waits is kept for the next
 print("heeds", flush=True)
-while True: signal.pause()
+while True: print(words[signal.sigwait(words)], flush=True)
 """
 SHORT_CHILD = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
 IN_SHORT_CHILDREN = f"""
