@@ -150,6 +150,13 @@ def test_equal_signatures_share_a_program() -> None:
     assert len({id(program) for program in Digester(abstract)._programs.values()}) == 1
 
 
+def test_a_digester_of_the_same_shape_compiles_nothing() -> None:
+    """An export, which digests each array by itself, compiles a program for each shape and not for each array."""
+    sharding = NamedSharding(_mesh(4, 2), PartitionSpec("tensor"))
+    one, other = ({name: jax.ShapeDtypeStruct((6, 5), jnp.float32, sharding=sharding)} for name in ("one", "other"))
+    assert Digester(other)._programs["other"] is Digester(one)._programs["one"]
+
+
 def test_temporaries_are_small() -> None:
     """The compiled program holds no buffer beside the shard: nothing is gathered and no hash is materialised."""
     sharding = NamedSharding(_mesh(4, 2), PartitionSpec("data", "tensor"))

@@ -16,7 +16,7 @@ no defence against a forger.
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -35,10 +35,7 @@ _ZERO = np.uint32(0)
 
 Compile = Callable[[str, Callable[[], Lowered]], Compiled]
 """(name, how to lower it) -> the compiled program."""
-
-
-def _compiled(_name: str, lower: Callable[[], Lowered]) -> Compiled:
-    return lower().compile()
+_Signature = tuple[tuple[int, ...], np.dtype, NamedSharding]
 
 
 class Digester:
@@ -47,12 +44,13 @@ class Digester:
     Arrays that differ only in their path share one compiled program, so a parameter and its moments cost one compile.
     """
 
-    def __init__(self, abstract: Mapping[str, jax.ShapeDtypeStruct], compiled: Compile = _compiled) -> None:
+    def __init__(self, abstract: Mapping[str, jax.ShapeDtypeStruct], compiled: Compile | None = None) -> None:
         """Compile for `abstract`: {path: shape, dtype of at most 32 bits, NamedSharding}.
 
-        `compiled` compiles a program; it may keep it under its name, which contains everything that decides it.
+        `compiled` compiles a program; it may keep it under its name, which contains everything that decides it. Without
+        it programs are kept as long as the process: an export digests each array of a model by itself.
         """
-        programs: dict[tuple[tuple[int, ...], np.dtype, NamedSharding], Compiled] = {}
+        programs: dict[_Signature, Compiled] = {}
         self._programs: dict[str, Compiled] = {}
         self._seeds: dict[str, jax.Array] = {}
         for path, array in abstract.items():
@@ -61,7 +59,7 @@ class Digester:
             signature = (array.shape, array.dtype, sharding)
             if signature not in programs:
                 name = f"digest {array.dtype}{list(array.shape)} {sharding}"
-                programs[signature] = compiled(name, partial(_lower, array, sharding))
+                programs[signature] = compiled(name, partial(_lower, *signature)) if compiled else _kept(signature)
             self._programs[path] = programs[signature]
             self._seeds[path] = jax.device_put(seed(path), NamedSharding(sharding.mesh, PartitionSpec()))
 
@@ -108,7 +106,12 @@ def combine(digests: Mapping[str, str]) -> str:
     return hashlib.sha256(lines.encode()).hexdigest()[: 8 * NUM_LANES]
 
 
-def _lower(array: jax.ShapeDtypeStruct, sharding: NamedSharding) -> Lowered:
+@cache
+def _kept(signature: _Signature) -> Compiled:
+    return _lower(*signature).compile()
+
+
+def _lower(shape: tuple[int, ...], dtype: np.dtype, sharding: NamedSharding) -> Lowered:
     whole = PartitionSpec()
     program = jax.shard_map(
         partial(_device_digest, sharding=sharding),
@@ -118,7 +121,7 @@ def _lower(array: jax.ShapeDtypeStruct, sharding: NamedSharding) -> Lowered:
         check_vma=False,
     )
     seeds = jax.ShapeDtypeStruct((NUM_LANES,), jnp.uint32, sharding=NamedSharding(sharding.mesh, whole))
-    return jax.jit(program).lower(array, seeds)
+    return jax.jit(program).lower(jax.ShapeDtypeStruct(shape, dtype, sharding=sharding), seeds)
 
 
 def _device_digest(shard: jax.Array, seeds: jax.Array, sharding: NamedSharding) -> jax.Array:
