@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,7 @@ def test_the_mesh_changes_nothing(make_program: MakeProgram, name: str) -> None:
     """Sums and gradient are those of one device, and so is what an evaluation finds."""
     devices, words = MESHES[name]
     pairs = (*PAIRS, AND_CHOSEN)
-    _assert_the_same(make_program(*pairs, *words, num_devices=devices), make_program(*pairs, num_devices=1))
+    _assert_that_of_one_device(make_program(*pairs, *words, num_devices=devices), make_program, pairs)
 
 
 @pytest.mark.parametrize(
@@ -99,14 +100,13 @@ def test_the_mesh_changes_nothing(make_program: MakeProgram, name: str) -> None:
 def test_the_mesh_changes_nothing_of_all_weights(make_program: MakeProgram, name: str) -> None:
     """Compared with a copy of their own, which lies on the mesh as they do."""
     devices, words = MESHES[name]
-    _assert_the_same(make_program(*OF_PAIRS, *words, num_devices=devices), make_program(*OF_PAIRS, num_devices=1))
+    _assert_that_of_one_device(make_program(*OF_PAIRS, *words, num_devices=devices), make_program, OF_PAIRS)
 
 
 def test_experts_of_their_own_devices_change_nothing(make_program: MakeProgram) -> None:
     """Of a mixture, whose attention alone has adapters: with its experts split over devices it is as on one."""
     words = (*PAIRS, *MIXTURE)
-    one, split = make_program(*words, num_devices=1), make_program(*words, "mesh.expert=4")
-    _assert_the_same(split, one)
+    _assert_that_of_one_device(make_program(*words, "mesh.expert=4"), make_program, words)
 
 
 @pytest.mark.parametrize("words", [PAIRS, (*OF_PAIRS, "precision.compute=bfloat16")], ids=["adapters", "all weights"])
@@ -208,12 +208,18 @@ def test_another_beta_is_another_run(begun: tuple[Path, list[str]]) -> None:
         run_here(run, *words, LORA, "training.loss.beta=0.2")
 
 
-def _assert_the_same(program: Program, other: Program) -> None:
-    (sums, slopes), (expected, other_slopes) = (_sums_and_slopes(each, _batch()) for each in (program, other))
+def _assert_that_of_one_device(program: Program, make_program: MakeProgram, words: tuple[str, ...]) -> None:
+    sums, slopes = _sums_and_slopes(program, _batch())
+    expected, other_slopes = _of_one_device(make_program, words)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), sums, expected)
     for path, slope in other_slopes.items():
         scale = np.abs(slope).max()
         np.testing.assert_allclose(slopes[path], slope, rtol=1e-4, atol=1e-5 * scale, err_msg=path)
+
+
+@cache
+def _of_one_device(make_program: MakeProgram, words: tuple[str, ...]) -> tuple[Any, dict[str, NDArray[Any]]]:
+    return _sums_and_slopes(make_program(*words, num_devices=1), _batch())
 
 
 def _sums_and_slopes(program: Program, batch: Batch) -> tuple[Any, dict[str, NDArray[Any]]]:
