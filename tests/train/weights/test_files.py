@@ -1,6 +1,9 @@
 """Published files: round trips, layouts, several files, what is refused, and what a write leaves behind."""
 
 import json
+import signal
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -19,6 +22,7 @@ from tests.train.small_gpt import gpt2_config, program_of, random_params
 from shardwise.protocol.errors import DataError
 from shardwise.train.config import GptConfig
 from shardwise.train.weights import place, read, write
+from shardwise.train.weights.safetensors_file import replacing
 
 Weights = dict[str, NDArray[Any]]
 HostParams = dict[str, NDArray[Any]]
@@ -366,3 +370,34 @@ def test_memory_is_bounded_by_one_tensor(tmp_path: Path) -> None:
     assert held.nbytes == MIB
     assert write_peak_bytes < 4 * MIB
     assert read_peak_bytes < 4 * MIB
+
+
+def test_two_writers_of_one_file_do_not_meet(tmp_path: Path) -> None:
+    """Two that write one file at once each leave it whole, the later end stays, and one that fails leaves nothing."""
+    path = tmp_path / "a.safetensors"
+    with replacing(path) as first:
+        first.write(b"first ")
+        with replacing(path) as second:
+            second.write(b"second")
+        with pytest.raises(ZeroDivisionError), replacing(path) as third:
+            third.write(b"third" + bytes(1 // 0))
+        assert path.read_bytes() == b"second"
+        first.write(b"one")
+    assert path.read_bytes() == b"first one"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_a_killed_writer_has_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    """The half file of a process that was killed is gone after the next write of the same file."""
+    path = tmp_path / "a.safetensors"
+    killed = (
+        "import os, signal, sys; from pathlib import Path\n"
+        "from shardwise.train.weights.safetensors_file import replacing\n"
+        "with replacing(Path(sys.argv[1])) as file: file.write(b'half'); os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", killed, path], check=False).returncode == -signal.SIGKILL
+    [left] = tmp_path.iterdir()
+    assert left != path
+    with replacing(path) as file:
+        file.write(b"whole")
+    assert list(tmp_path.iterdir()) == [path]

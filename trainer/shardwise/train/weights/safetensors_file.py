@@ -5,12 +5,15 @@ it, and has no bfloat16 in numpy.
 Source: https://github.com/huggingface/safetensors#format
 """
 
+import fcntl
 import json
 import math
 import os
+import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -29,6 +32,7 @@ DTYPES: Mapping[str, np.dtype[Any]] = {
 _ALIGNMENT_BYTES = 8
 _MAX_HEADER_BYTES = 100_000_000  # the format's own bound
 _METADATA = "__metadata__"
+_PART = ".part"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,16 +104,40 @@ class Writer:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Yield a new file that takes `path`'s place, whole and on disk, when the block ends; remove it if that fails."""
-    part = path.with_name(f".{path.name}.part")
-    try:
-        with part.open("wb") as file:
+    """Yield a new file that takes `path`'s place, whole and on disk, when the block ends; remove it if that fails.
+
+    Others may write to the same path at once: each has a file of its own, and the last one that ends is there. What
+    killed ones have left is removed.
+    """
+    _remove_left(path)
+    with _own_part(path) as file:
+        part = Path(file.name)
+        try:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+            part.replace(path)  # while it is locked, or it could be removed as left by a killed process
+        finally:
+            part.unlink(missing_ok=True)
+
+
+def _own_part(path: Path) -> BinaryIO:
+    """Open a new file beside `path`, locked for as long as it is open."""
+    while True:
+        file = path.with_name(f".{path.name}.{secrets.token_hex(8)}{_PART}").open("xb")
+        with suppress(OSError):  # a volume without locks, where nothing is removed
+            fcntl.flock(file, fcntl.LOCK_EX)
+        if os.fstat(file.fileno()).st_nlink:
+            return file
+        file.close()  # removed by another process before it was locked
+
+
+def _remove_left(path: Path) -> None:
+    """Remove the parts that nobody writes any more."""
+    for part in path.parent.glob(f".{escape(path.name)}.*{_PART}"):
+        with suppress(OSError), part.open("r+b") as file:  # held, gone meanwhile, or another user's
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            part.unlink()
 
 
 def _entries(path: Path, file: BinaryIO) -> dict[str, TensorEntry]:
