@@ -200,7 +200,7 @@ def test_a_store_holds_the_same(tmp_path: Path) -> None:
     ):
         np.testing.assert_array_equal(one, other)
     plain = data_of(store.url, **fields).train[0].model_copy(update={"chat_template": None})
-    with pytest.raises(DataError, match="was made with the tokenizer byte-257-chatml; given byte-257"):
+    with pytest.raises(DataError, match="was made with chatTemplate chatml; given none"):
         made_of(data_of(store.url, **fields).model_copy(update={"train": (plain,)}), tmp_path, seq_len=100)
 
 

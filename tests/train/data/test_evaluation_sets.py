@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from shardwise.job.spec.data import Data, EvaluationSet
 from shardwise.protocol.errors import DataError
 from shardwise.train.data.evaluation_sets import Evaluated, open_held_out, open_sets
+from shardwise.train.data.store_builder import build
 
 SEQ_LEN = 16
 END = 256
@@ -107,3 +109,31 @@ def test_a_set_without_a_target_is_refused(tmp_path: Path) -> None:
             beat=lambda: None,
             most=2,
         )
+
+
+def test_a_set_may_be_a_token_store(tmp_path: Path) -> None:
+    """It is what its text is, whatever the job holds out, also without repeated documents; one with a part is not."""
+    path = write(tmp_path / "books.jsonl", [f"{number % 30} green bottles" for number in range(60)])
+
+    def opened_store(**fields: object) -> Evaluated:
+        made = Data.model_validate({"train": [{"name": "books", "paths": [path]}], **fields})
+        (store,) = build(made, str(tmp_path / "stores"), run=map, progress=lambda *_: None)
+        return opened_set(store.url)
+
+    def opened_set(place: str) -> Evaluated:
+        given: dict[str, Any] = {
+            "seq_len": SEQ_LEN,
+            "cache_root": tmp_path,
+            "report": lambda _: None,
+            "beat": lambda: None,
+        }
+        sets = [EvaluationSet(name="books", paths=(place,))]
+        (one,) = open_sets(sets, data_of(path, 0.2), most=None, **given)
+        return one
+
+    of_store, of_text = opened_store(), opened_set(path)
+    assert counted(of_store) == counted(of_text)
+    assert of_store.identity == of_text.identity
+    assert counted(opened_store(dedup="exact")).count(END) == 30
+    with pytest.raises(DataError, match=r"set 'books': its token store holds out 0\.2 .* heldOut: 0, or name the text"):
+        opened_store(heldOut=0.2)

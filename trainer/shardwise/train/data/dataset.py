@@ -102,11 +102,13 @@ def prepare(data: Data, reading: Reading, *, cache_root: Path, watch: Watch) -> 
     )
 
 
-def open_all(data: Data, tokenizer: Tokenizer, cache_root: Path, watch: Watch) -> list[Opened]:
+def open_all(
+    data: Data, tokenizer: Tokenizer, cache_root: Path, watch: Watch, *, of_any_split: bool = False
+) -> list[Opened]:
     """Return the streams of each source, after tokenising what neither a cache nor a store has."""
     folder = cache_root / _DATA_FOLDER
     with _cache_errors(folder):
-        return open_sources(data, tokenizer, folder, watch)
+        return open_sources(data, tokenizer, folder, watch, of_any_split=of_any_split)
 
 
 @contextmanager

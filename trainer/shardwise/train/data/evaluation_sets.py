@@ -52,7 +52,12 @@ def open_sets(
     # Each host reads them by itself: they are small, and repeat nothing of what is trained on that would be left out.
     own = data.model_copy(update={"train": tuple(map(_source, sets)), "held_out": 0.0, "store": None, "dedup": None})
     found = []
-    for one, source, opened in zip(sets, own.train, _opened(own, cache_root, report, beat), strict=True):
+    for one, source, opened in zip(sets, own.train, _opened(own, cache_root, report, beat, sets=True), strict=True):
+        if share := opened.identity["held_out"]:
+            raise DataError(
+                f"evaluation set {one.name!r}: its token store holds out {share:g} of its documents; expected one with "
+                "all of them. Tokenize the set's text again with heldOut: 0, or name the text itself."
+            )
         sequences = cut_up([source], [opened.train], own, seq_len, keeps_rest=True)
         if not sum(sequences.count()):
             raise DataError(_too_little(one.name, opened.train.num_tokens, sequences))
@@ -85,8 +90,8 @@ def _source(one: EvaluationSet) -> Source:
     return Source(**one.model_dump(exclude={"batches"}))
 
 
-def _opened(data: Data, cache_root: Path, report: Report, beat: Beat) -> list[Opened]:
+def _opened(data: Data, cache_root: Path, report: Report, beat: Beat, *, sets: bool = False) -> list[Opened]:
     if not data.train:
         return []
     tokenizer = tokenizer_of(data)
-    return open_all(data, tokenizer, cache_root, Watch(report=report, beat=beat))
+    return open_all(data, tokenizer, cache_root, Watch(report=report, beat=beat), of_any_split=sets)

@@ -67,8 +67,10 @@ class Watch:
     beat: Callable[[], None] = no_beat
 
 
-def open_sources(data: Data, tokenizer: Tokenizer, folder: Path, watch: Watch) -> list[Opened]:
+def open_sources(data: Data, tokenizer: Tokenizer, folder: Path, watch: Watch, *, of_any_split: bool) -> list[Opened]:
     """Return the sources of a job, opened; `folder` is the cache of this host.
+
+    Unless `of_any_split`, a store must hold out and leave out what the job does.
 
     Raise DataError for data that cannot be used, OSError for a disk that cannot be written.
     """
@@ -83,16 +85,19 @@ def open_sources(data: Data, tokenizer: Tokenizer, folder: Path, watch: Watch) -
         made = _built(data.model_copy(update={"train": tuple(texts)}), folder, watch)
         by_name = {each.name: open_store([each.url], folder) for each in made}
         stores = [store or by_name[source.name] for source, store in zip(data.train, stores, strict=True)]
+    for store in stores:
+        if store is not None and not of_any_split:
+            store.refuse_other_split(data.held_out, data.dedup)
     return [
         _cached(source, data.held_out, of_source(tokenizer, source.chat_template), folder, watch)
         if store is None
-        else _stored(source, data, of_source(tokenizer, source.chat_template), store, watch)
+        else _stored(source, of_source(tokenizer, source.chat_template), store, watch)
         for source, store in zip(data.train, stores, strict=True)
     ]
 
 
-def _stored(source: Source, data: Data, tokenizer: Tokenizer, store: TokenStore, watch: Watch) -> Opened:
-    store.refuse_other(tokenizer, field_of(source), data.held_out, data.dedup)
+def _stored(source: Source, tokenizer: Tokenizer, store: TokenStore, watch: Watch) -> Opened:
+    store.refuse_other(tokenizer, field_of(source))
     repeated = store.index.num_removed
     without = "" if repeated is None else f", without {repeated:,} repeated documents"
     watch.report(f"{source.name}: {store.train.num_tokens:,} tokens of the store {store.url}{without}")

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from shardwise.protocol.errors import DataError
 from shardwise.train.data.blocks import BlockCache, MappedReader, Range, RangedReader, Reader
+from shardwise.train.data.chat import TEMPLATES
 from shardwise.train.data.folder import Folder
 from shardwise.train.data.part_file import ENDS_DTYPE, FORMAT, STREAMS, PartCounts
 from shardwise.train.data.sources import PREFERENCES
@@ -150,9 +151,16 @@ class TokenStore:
         self.url, self.index = folder.url, index
         self.train, self.held_out = (StoredStream(index, stream, reader) for stream in STREAMS)
 
-    def refuse_other(self, tokenizer: Tokenizer, text_field: str, held_out: float, dedup: str | None) -> None:
-        """Raise DataError if a job with this tokenizer, kind of lines, held-out share and dedup cannot train on it."""
+    def refuse_other(self, tokenizer: Tokenizer, text_field: str) -> None:
+        """Raise DataError if a source with this tokenizer, template and kind of lines cannot be read from it."""
         if self.index.tokenizer != tokenizer.fingerprint:
+            (has, its), (wanted, given) = map(_apart, (self.index.tokenizer, tokenizer.fingerprint))
+            if has == wanted:
+                raise DataError(
+                    f"the token store {self.url!r} was made with chatTemplate {its or 'left out'}; given "
+                    f"{given or 'none'}. Make chatTemplate beside its path the store's, or tokenize again with this "
+                    "one."
+                )
             raise DataError(
                 f"the token store {self.url!r} was made with the tokenizer {self.index.tokenizer}; given "
                 f"{tokenizer.fingerprint}. Name that tokenizer in data.tokenizer, or tokenize again with this one."
@@ -165,18 +173,28 @@ class TokenStore:
                 f"the token store {self.url!r} holds {kinds[0]}; given a source of {kinds[1]}. {change} the source, "
                 "or give it a store of the other kind."
             )
+
+    def refuse_other_split(self, held_out: float, dedup: str | None) -> None:
+        """Raise DataError if a job with this held-out share and dedup cannot train on it."""
         if self.index.corpus["held_out"] != held_out:
             raise DataError(
                 f"the token store {self.url!r} holds out {self.index.corpus['held_out']:g} of its documents; given "
                 f"heldOut {held_out:g}. Set data.heldOut to the store's, or tokenize again with this one."
             )
-
         if ("dedup" in self.index.corpus) != (dedup is not None):
             has, given = ("no ", "exact") if dedup else ("", "nothing")
             raise DataError(
                 f"the token store {self.url!r} was made with {has}dedup: exact; given {given}. Set data.dedup to the "
                 "store's, or tokenize again with this one."
             )
+
+
+def _apart(fingerprint: str) -> tuple[str, str | None]:
+    """Return the tokenizer that a source's rests on, and its template, None without one."""
+    for template in TEMPLATES:
+        if fingerprint.endswith(f"-{template}"):
+            return fingerprint.removesuffix(f"-{template}"), template
+    return fingerprint, None
 
 
 def part_name(number: int) -> str:
