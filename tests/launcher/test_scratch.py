@@ -2,6 +2,7 @@
 
 import os
 import socket
+import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import COMMAND, MODEL, QUICKSTART, person
 
+from shardwise.launcher import scratch as scratch_module
 from shardwise.launcher.ray.node import longest_socket
 from shardwise.launcher.scratch import scratch_folder
 from shardwise.protocol.contract import ExitCode
@@ -34,7 +36,7 @@ def folder_of_length(short: Path, length: int) -> Path:
 
 
 def test_the_longest_that_goes(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A socket at the longest path can be bound; one byte more is refused with the words for a person."""
+    """A socket at the longest path can be bound; with one byte more the folder is in /tmp, and its owner's alone."""
     longest = longest_socket(100)
     most = _KERNEL_TAKES - _OF_PREFIX - len(longest)
 
@@ -45,24 +47,39 @@ def test_the_longest_that_goes(short: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     above = folder_of_length(short, most + 1)
     monkeypatch.setattr(tempfile, "tempdir", str(above))
-    with pytest.raises(UsageError, match=f"has a path of {most + 1} bytes, expected at most {most}, .* TMPDIR"):
-        scratch_folder(longest).__enter__()
-    assert [*above.iterdir()] == []
+    with scratch_folder(longest) as scratch:
+        assert str(scratch.parent) == scratch_module._SHORT
+        assert stat.S_IMODE(scratch.stat().st_mode) == 0o700
+        assert [*above.iterdir()] == []
+    assert not scratch.exists()
 
 
-@pytest.mark.parametrize("words", [["run", "job.yaml", f"--set={MODEL}"], ["tokenize", "job.yaml", "--to", "t"]])
-def test_a_command_says_so(short: Path, tmp_path: Path, words: list[str]) -> None:
-    """A temporary folder that is too deep ends a command at once, and no agent starts."""
+def test_no_folder_that_is_short_enough(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing can be made in /tmp either, a temporary folder that is too deep is refused in words."""
+    monkeypatch.setattr(tempfile, "tempdir", str(folder_of_length(short, 80)))
+    monkeypatch.setattr(scratch_module, "_SHORT", str(short / "none"))
+    with pytest.raises(UsageError, match=r"path of 80 bytes, expected at most \d+, .* \(No such file .* set TMPDIR"):
+        scratch_folder(longest_socket(100)).__enter__()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "job.yaml", f"--set={MODEL}", "--set=training.steps=2"],
+        ["tokenize", "job.yaml", "--to", "t", "--workers", "2"],
+    ],
+    ids=["run", "tokenize"],
+)
+def test_a_command_works(short: Path, tmp_path: Path, words: list[str]) -> None:
+    """A command whose temporary folder is too deep for sockets does its work, and leaves nothing there."""
     (tmp_path / "job.yaml").write_text(QUICKSTART.read_text())
     (tmp_path / "README.md").write_text("The quick brown fox. " * 100)
-    environment = {**person(tmp_path / "cache"), "TMPDIR": str(folder_of_length(short, 80))}
-    workers = ["--workers", "2"] if words[0] == "tokenize" else []
+    deep = folder_of_length(short, 80)
+    environment = {**person(tmp_path / "cache"), "TMPDIR": str(deep)}
 
     ended = subprocess.run(
-        [*COMMAND, *words, *workers], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        [*COMMAND, *words], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
 
-    assert ended.returncode == ExitCode.USAGE
-    assert ended.stderr.startswith("error: the temporary folder /tmp/swt-")
-    assert "set TMPDIR to a shorter one" in ended.stderr
-    assert not [*tmp_path.glob("runs/*/logs/agent-*.log")]
+    assert ended.returncode == ExitCode.OK, ended.stderr
+    assert [*deep.iterdir()] == []

@@ -65,7 +65,7 @@ def run(job: TrainingJob, directory: Path, *, fork: bool, step: int | None, cons
 
     Raises:
         RunDirectoryError: the directory is in use, is another job's, or cannot be written.
-        UsageError: the path of the temporary folder is too long.
+        UsageError: the path of the temporary folder is too long, and /tmp takes nothing.
 
     """
     with hold(directory):

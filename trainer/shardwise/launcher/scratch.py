@@ -15,6 +15,7 @@ from shardwise.protocol.leader_record import LeaderRecord
 
 _PREFIX = "sw-"
 _OWNER = "run-directory"
+_SHORT = "/tmp"  # noqa: S108  a folder in it has a name that nobody can guess, and is its owner's alone
 _SOCKET_BYTES = 107  # of a unix socket's path: what the kernel takes
 
 
@@ -22,25 +23,37 @@ _SOCKET_BYTES = 107  # of a unix socket's path: what the kernel takes
 def scratch_folder(longest: str) -> Iterator[Path]:
     """Make a folder with a short path, for unix sockets lie in it; remove it at the end of the block.
 
+    It is in /tmp where the temporary folder's path leaves no room for them, and only its owner may look into it.
+
     Args:
         longest: the longest path of a socket below it.
 
     Raises:
-        UsageError: the temporary folder's path leaves no room for that.
+        UsageError: there is no room for that, and none can be made in /tmp.
 
     """
-    path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    path = _made(longest)
     try:
-        over = len(os.fsencode(path / longest)) - _SOCKET_BYTES
-        if over > 0:
-            size = len(os.fsencode(path.parent))
-            raise UsageError(
-                f"the temporary folder {path.parent} has a path of {size} bytes, expected at most {size - over}, for "
-                "the paths of unix sockets are bounded; set TMPDIR to a shorter one, such as /tmp"
-            )
         yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
+
+
+def _made(longest: str) -> Path:
+    path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    over = len(os.fsencode(path / longest)) - _SOCKET_BYTES
+    if over <= 0:
+        return path
+    path.rmdir()
+    try:
+        return Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_SHORT))
+    except OSError as error:
+        size = len(os.fsencode(path.parent))
+        raise UsageError(
+            f"the temporary folder {path.parent} has a path of {size} bytes, expected at most {size - over}, for the "
+            f"paths of unix sockets are bounded, and nothing can be made in {_SHORT} ({error.strerror}); set TMPDIR to "
+            "a shorter one"
+        ) from error
 
 
 def note_owner(directory: Path, scratch: Path) -> None:
