@@ -99,6 +99,11 @@ def test_preferences_are_evaluated_as_in_training(
     assert found["again"]["accuracy"] == in_training["again"]["accuracy"]
     shown = process("evaluate", "preferred", folder=tmp_path)
     assert "means over pairs" in shown.out
+    none = ("--set=training.data.heldOut=0", "--set=training.evaluation={}")
+    asked = process("evaluate", "preferred", *none, folder=tmp_path)
+    named = "{name: pairs, paths: [pairs.jsonl], chatTemplate: chatml, preferences: true}"
+    assert asked.code == ExitCode.USAGE
+    assert f"name pairs of answers to evaluate on: --set 'training.evaluation.sets=[{named}]'" in asked.error
     refused = process(
         "evaluate", "preferred", f"--set=training.checkpoint.path={tmp_path}/base/checkpoints", folder=tmp_path
     )

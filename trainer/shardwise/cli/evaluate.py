@@ -21,7 +21,7 @@ from shardwise.cli.fallback_job import on_this_machine
 from shardwise.cli.run_directory import RunDir
 from shardwise.cli.run_files import is_live, job_of, report_refused, root_of
 from shardwise.job import environment
-from shardwise.job.spec import TrainingJob
+from shardwise.job.spec import Training, TrainingJob
 from shardwise.job.topology import mesh_shape
 from shardwise.protocol.cache import cache_directory
 from shardwise.protocol.errors import NonFiniteError, UsageError
@@ -50,8 +50,7 @@ def command(directory: RunDir, *, step: Step = None, overrides: Overrides = None
     training = asked.spec.training
     if not training.data.held_out and not training.evaluation.sets:
         raise UsageError(
-            f"{directory}: its job has neither data.heldOut nor training.evaluation.sets; name text to evaluate on: "
-            "--set 'training.evaluation.sets=[{name: books, paths: [books.txt]}]'"
+            f"{directory}: its job has neither data.heldOut nor training.evaluation.sets; name {_named(training)}"
         )
     console = Console(stderr=True, highlight=False, soft_wrap=True, style="dim")
     job = _in_batches(asked, on_this_machine(asked, live=is_live(directory), tell=console.print))
@@ -69,6 +68,16 @@ def command(directory: RunDir, *, step: Step = None, overrides: Overrides = None
         typer.echo(json.dumps({"step": model.step, "sets": results}, indent=2))
     else:
         Console(highlight=False).print(_table(model.step, results))
+
+
+def _named(training: Training) -> str:
+    """Return what can be evaluated on, and how it is named."""
+    if training.learns_preferences:
+        what, template = "pairs of answers", training.data.train[0].chat_template
+        one = f"{{name: pairs, paths: [pairs.jsonl], chatTemplate: {template}, preferences: true}}"
+    else:
+        what, one = "text", "{name: books, paths: [books.txt]}"
+    return f"{what} to evaluate on: --set 'training.evaluation.sets=[{one}]'"
 
 
 def _in_batches(asked: TrainingJob, here: TrainingJob) -> TrainingJob:
