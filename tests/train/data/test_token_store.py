@@ -256,7 +256,7 @@ def test_a_folder_with_files_of_a_like_name_is_no_store(corpus: Path) -> None:
 
 
 def test_what_does_not_fit_a_job_is_refused_in_words(corpus: Path, tmp_path: Path) -> None:
-    """Another tokenizer, another held-out share, a store among files, and stores that are not whole."""
+    """Another tokenizer, another held-out share, another field, a store among files, and stores that are not whole."""
     (lines, _), naming = stored(section(corpus), str(tmp_path / "tokens"))
     cache, folder = tmp_path / "cache", Path(lines.url)
 
@@ -264,6 +264,11 @@ def test_what_does_not_fit_a_job_is_refused_in_words(corpus: Path, tmp_path: Pat
     assert "was made with the tokenizer byte-257; given tokenizer.json-" in refusal(other, cache)
     assert "holds out 0.3 of its documents; given heldOut 0" in refusal(
         naming.model_copy(update={"held_out": 0.0}), cache
+    )
+    lines_of, texts_of = naming.train
+    others = (lines_of.model_copy(update={"text_field": "content"}), texts_of)
+    assert "holds the text of textField text; given content. Take textField out" in refusal(
+        naming.model_copy(update={"train": others}), cache
     )
     among = naming.train[0].model_copy(update={"paths": (lines.url, f"{corpus}/a.jsonl")})
     assert "stands among 2 paths; expected it alone" in refusal(naming.model_copy(update={"train": (among,)}), cache)

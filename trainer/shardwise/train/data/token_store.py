@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.job.spec.data import Source
 from shardwise.protocol.errors import DataError
 from shardwise.train.data.blocks import BlockCache, MappedReader, Range, RangedReader, Reader
 from shardwise.train.data.chat import TEMPLATES
@@ -172,6 +173,12 @@ class TokenStore:
             raise DataError(
                 f"the token store {self.url!r} holds {kinds[0]}; given a source of {kinds[1]}. {change} the source, "
                 "or give it a store of the other kind."
+            )
+        field = self.index.corpus["text_field"]  # None of files of text, which have no fields
+        if not is_pairs and field is not None and text_field not in (field, Source.model_fields["text_field"].default):
+            raise DataError(
+                f"the token store {self.url!r} holds the text of textField {field}; given {text_field}. Take textField "
+                "out beside its path, or tokenize again with this one."
             )
 
     def refuse_other_split(self, held_out: float, dedup: str | None) -> None:
