@@ -6,7 +6,8 @@ import json
 import os
 import resource
 import tracemalloc
-from collections.abc import Iterable
+from codecs import BOM_UTF8
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -314,3 +315,36 @@ def test_a_mistake_in_a_cut_file_has_its_own_line(corpus: Path, tmp_path: Path) 
 
     with pytest.raises(DataError, match=r"a\.jsonl, line 301: not JSON"):
         stored(section(corpus), str(tmp_path / "tokens"))
+
+
+@pytest.mark.parametrize("packed", ["", ".gz", ".zst"])
+def test_a_byte_order_mark_is_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packed: str) -> None:
+    """Texts and lines with a mark have the tokens of those without, cut or not, also in a store.
+
+    Texts are known as read without it, since earlier releases read it as text, and all else as before.
+    """
+    monkeypatch.setattr(pieces, "PIECE_BYTES", 1000)
+    packs: dict[str, Callable[[bytes], bytes]] = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.compress}
+    text = "".join(f"verse {number}\n" for number in range(2000)).encode()
+    lines = "".join(json.dumps({"text": f"line {number}"}) + "\n" for number in range(400)).encode()
+    data = {}
+    for name, mark in (("plain", b""), ("marked", BOM_UTF8)):
+        (tmp_path / name).mkdir()
+        for file, content in (("a.txt", text), ("b.txt", text[:900]), ("c.jsonl", lines)):
+            (tmp_path / name / f"{file}{packed}").write_bytes(packs[packed](mark + content))
+        sources = [
+            {"name": kind, "paths": [f"{tmp_path}/{name}/*.{kind}{packed}"], "weight": 1.0} for kind in ("txt", "jsonl")
+        ]
+        data[name] = Data.model_validate({"train": sources, "heldOut": 0.0, "attendAcross": "document"})
+    plain, marked = (prepared(data[name], tmp_path / "cache") for name in ("plain", "marked"))
+    made, naming = stored(data["marked"], str(tmp_path / "tokens"))
+    assert packed or len(made[0].index.parts) > 3
+    rows = np.arange(plain.train.num_sequences)
+    for one in (marked, prepared(naming, tmp_path / "cache")):
+        assert one.fingerprint == marked.fingerprint
+        for field in ("tokens", "targets", "weights", "segments"):
+            assert np.array_equal(getattr(one.train.rows(rows), field), getattr(plain.train.rows(rows), field)), field
+    kinds = [
+        each["files"] for each in (made[0].index.corpus, stored(data["plain"], str(tmp_path / "t"))[0][0].index.corpus)
+    ]
+    assert [[digest[64:] for digest, *_ in files] for files in kinds] == [["-unmarked"] * 2, [""] * 2]

@@ -6,12 +6,12 @@ Arrow, or where a tokenizer cuts a long text in any case. A compressed file is n
 content and `part_bytes` alone.
 """
 
-import hashlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from shardwise.train.data.columns import cuts as column_cuts
+from shardwise.train.data.digests import Digest
 from shardwise.train.data.files import DataFile, has_changed, read_range, read_raw_blocks
 from shardwise.train.data.pieces import cut
 from shardwise.train.data.sources import (
@@ -22,6 +22,7 @@ from shardwise.train.data.sources import (
     is_place_held_out,
     place_in_split,
     refuse_text_of_conversations,
+    unmarked,
 )
 from shardwise.train.data.tokenise import HELD_OUT, TRAIN, Piece, document_pieces, file_pieces, one_by_one
 from shardwise.train.data.tokenizer import Tokenizer
@@ -57,7 +58,7 @@ class Span:
 
 def scan(file: DataFile, part_bytes: int, beat: Callable[[], None]) -> Scan:
     """Read a file; beat after each block. Raise DataError if it cannot be read."""
-    digest, kind = hashlib.sha256(), file_kind(file)
+    digest, kind = Digest(file), file_kind(file)
 
     def look(block: bytes) -> None:
         digest.update(block)
@@ -75,7 +76,8 @@ def scan(file: DataFile, part_bytes: int, beat: Callable[[], None]) -> Scan:
             look(block)
         return Scan(digest.hexdigest(), column_cuts(file, kind, part_bytes), 0)
     cuts = []
-    place = place_in_split(_noted(cut(_seen(file, look)), part_bytes, cuts))
+    place = place_in_split(_noted(cut(unmarked(_seen(file, look))), part_bytes, cuts))
+    cuts = [[offset + digest.mark_bytes(), num_lines] for offset, num_lines in cuts]
     return Scan(digest.hexdigest(), cuts, place)
 
 
@@ -117,7 +119,8 @@ def span_pieces(
     refuse_text_of_conversations(span.file, text_field)
     if left_out:
         return iter(())
-    blocks = read_range(span.file, span.start, span.stop)
+    stored = read_range(span.file, span.start, span.stop)
+    blocks = stored if span.start else unmarked(stored)
     stream = HELD_OUT if is_place_held_out(span.place, held_out) else TRAIN
     return _text_pieces(span, tokenizer.split(blocks, f"{span.file.url}, behind byte {span.start}"), stream)
 

@@ -101,6 +101,24 @@ def file_kind(file: DataFile) -> str:
     return JSONL if suffix == ".jsonl" else TEXT
 
 
+def unmarked(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the blocks of a text, without the byte order mark that some editors write first."""
+    coming = iter(blocks)
+    if head := head_of(coming).removeprefix(BOM_UTF8):
+        yield head
+    yield from coming
+
+
+def head_of(blocks: Iterator[bytes]) -> bytes:
+    """Return the first blocks, as many as a byte order mark may be in."""
+    head = b""
+    for block in blocks:
+        head += block
+        if len(head) >= len(BOM_UTF8):
+            break
+    return head
+
+
 def refuse_text_of_conversations(file: DataFile, text_field: str) -> None:
     """Raise DataError for a file of text if the documents are conversations: its content may look like one."""
     if text_field in _WITH_TEMPLATE:
@@ -134,14 +152,15 @@ def place_in_split(parts: Iterable[bytes]) -> int:
 
 def _text_document(file: DataFile, text_field: str) -> Iterator[Document]:
     with closing(read_blocks(file)) as blocks:
-        first, second = next(blocks, None), next(blocks, None)
+        parts = unmarked(blocks)
+        first, second = next(parts, None), next(parts, None)
     if first is None:
         return
     refuse_text_of_conversations(file, text_field)
     if second is None:
         yield _whole_document(file.url, 0, first)
     else:
-        yield Document(where=file.url, row=0, parts=lambda: read_blocks(file))
+        yield Document(where=file.url, row=0, parts=lambda: unmarked(read_blocks(file)))
 
 
 def _whole_document(where: str, row: int, text: bytes) -> Document:

@@ -17,7 +17,7 @@ import numpy as np
 from shardwise.protocol.errors import DataError
 from shardwise.train.data.chat import TokenizerName
 from shardwise.train.data.dedup import Hashes, Removed, write_hashes
-from shardwise.train.data.digests import SETTLED_SECONDS
+from shardwise.train.data.digests import SETTLED_SECONDS, known_by
 from shardwise.train.data.files import DataFile, changed_meanwhile, has_changed
 from shardwise.train.data.folder import Folder
 from shardwise.train.data.part_file import HEADER_BYTES, PartCounts, read_header, write_part
@@ -90,7 +90,7 @@ def scan_tasks(files: Sequence[DataFile], part_bytes: int, folder: str, hashed_f
 def do_scan(task: ScanTask, beat: Callable[[], None]) -> tuple[int, list[Scan]]:
     """Return the number of the task and the scan of each file. What was found before is not read again."""
     folder = Folder(task.folder)
-    seen = [[file.url, file.stamp] for file in task.files]
+    seen = [[file.url, known_by(file)] for file in task.files]
     asked = [task.part_bytes, seen, *([] if task.hashed_field is None else [task.hashed_field])]
     name = f"{hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:32]}.json"
     kept = folder.read(name)
