@@ -139,6 +139,37 @@ def test_labels(helm: Helm, options: tuple[str, ...]) -> None:
         assert all(len(value) <= 63 for value in labels.values())
 
 
+def test_a_users_label_goes_over_the_charts(helm: Helm) -> None:
+    """The closest one counts, but for those by which Helm and a selector know the release."""
+    parts = ("serviceMonitor", "alerts", "dashboard")
+    theirs = {
+        "team": "near",
+        **{f"app.kubernetes.io/{key}": "x" for key in ("part-of", "name", "instance", "managed-by")},
+    }
+    values = {"commonLabels": {"team": "far"}, "metrics": {part: {"create": True, "labels": theirs} for part in parts}}
+
+    objects = helm.render("shardwise", *(word for item in values.items() for word in _set(*item)))
+
+    for kind, name in (("ServiceMonitor", ""), ("PrometheusRule", ""), ("ConfigMap", "-dashboard")):
+        labels = named(objects, kind, f"shardwise{name}")["metadata"]["labels"]
+        assert [labels[f"app.kubernetes.io/{key}"] for key in ("name", "instance", "managed-by")] == [
+            "shardwise",
+            "shardwise",
+            "Helm",
+        ]
+        assert (labels["team"], labels["app.kubernetes.io/part-of"]) == ("near", "x")
+
+
+def test_an_annotation_of_the_operators_pods_goes_over_the_charts(helm: Helm) -> None:
+    """And stands there once: a key that is there twice is refused by `kubectl apply` and by Kustomize."""
+    key = "kubectl.kubernetes.io/default-container"
+    printed = helm("template", "x", CHART, *_set("podAnnotations", {key: "proxy", "why": "try"}))
+
+    (line,) = [line.strip() for line in printed.splitlines() if key in line]
+    assert line == f"{key}: proxy"
+    assert "why: try" in printed
+
+
 @variants
 def test_namespaces(helm: Helm, options: tuple[str, ...]) -> None:
     """Every namespaced object says its namespace, so that `helm template | kubectl apply` puts it where it belongs."""
@@ -328,6 +359,10 @@ def test_a_client_side_apply_takes_every_object(helm: Helm, options: tuple[str, 
     """Argo CD's is one: it keeps the object as JSON in an annotation, of 262,144 bytes at most."""
     for item in helm.render("shardwise", *options, "--include-crds"):
         assert len(_written_by_go(item)) < 200_000, (item["kind"], item["metadata"]["name"])
+
+
+def _set(key: str, value: object) -> tuple[str, str]:
+    return "--set-json", f"{key}={json.dumps(value)}"
 
 
 def _short(objects: list[Object]) -> Iterator[Object]:

@@ -79,6 +79,25 @@ def test_labels_and_annotations(helm: Helm) -> None:
     assert job["metadata"]["annotations"] == {"why": "try"}
 
 
+def test_a_label_of_the_job_goes_over_the_charts(helm: Helm, tmp_path: Path) -> None:
+    """But for those by which the release is found again."""
+    theirs = {
+        "helm.sh/chart": "mine",
+        **{f"app.kubernetes.io/{key}": "x" for key in ("name", "instance", "managed-by")},
+    }
+    values = tmp_path / "values.yaml"
+    values.write_text(yaml.safe_dump({"metadata": {"labels": theirs}}), encoding="utf-8")
+
+    job = helm.render("training-job", "-f", BASE, "-f", values)[0]
+
+    assert job["metadata"]["labels"] == {
+        "helm.sh/chart": "mine",
+        "app.kubernetes.io/name": "training-job",
+        "app.kubernetes.io/instance": "shardwise",
+        "app.kubernetes.io/managed-by": "Helm",
+    }
+
+
 @pytest.mark.parametrize(
     ("release", "options", "words"),
     [

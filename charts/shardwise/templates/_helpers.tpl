@@ -30,6 +30,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- end }}
 {{- end }}
 
+{{/* Those with a value's over them, but for what a selector or Helm reads: call with (list $ $labels). */}}
+{{- define "shardwise.labelsWith" -}}
+{{- $own := include "shardwise.labels" (index . 0) | fromYaml }}
+{{- $fixed := pick $own "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/managed-by" }}
+{{- merge $fixed (index . 1 | default dict) $own | toYaml }}
+{{- end }}
+
 {{- define "shardwise.tag" -}}
 {{ .Values.images.tag | default .Chart.AppVersion }}
 {{- end }}

@@ -1,9 +1,9 @@
-{{/* The labels of every job, beside its own. */}}
+{{/* The labels of every job. Its own go over them, but for those by which Helm and a person find the release's jobs. */}}
 {{- define "training-job.labels" -}}
-app.kubernetes.io/name: training-job
-app.kubernetes.io/instance: {{ .Release.Name | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimAll "-_." }}
+{{- $chart := printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimAll "-_." }}
+{{- $fixed := dict "app.kubernetes.io/name" "training-job" "app.kubernetes.io/instance" .Release.Name }}
+{{- $_ := set $fixed "app.kubernetes.io/managed-by" .Release.Service }}
+{{- merge $fixed (.Values.metadata.labels | default dict) (dict "helm.sh/chart" $chart) | toYaml }}
 {{- end }}
 
 {{/* One job: call with (list $ "name" spec). */}}
@@ -22,7 +22,7 @@ kind: {{ $root.Values.kind }}
 metadata:
   name: {{ $name | quote }}
   namespace: {{ $root.Release.Namespace | quote }}
-  labels: {{- merge (include "training-job.labels" $root | fromYaml) $root.Values.metadata.labels | toYaml | nindent 4 }}
+  labels: {{- include "training-job.labels" $root | nindent 4 }}
   {{- with $root.Values.metadata.annotations }}
   annotations: {{- toYaml . | nindent 4 }}
   {{- end }}
