@@ -2,8 +2,9 @@
 
 `# -- words` documents the key below it, and `# schema: {...}` adds to what the key's default says of its type.  There,
 `{$spec: NAME}` is any part of the spec of the chart's CRD of that name.  The schema is closed: Helm refuses a value
-that the chart does not have.  `python charts/generate.py` writes the files of every chart; tests/charts call the
-functions and compare.
+that the chart does not have.  It asks for every group, and for every key whose default is a number, a text or true:
+Helm takes out what a user sets to null before it looks, and so refuses null for what no template can do without.
+`python charts/generate.py` writes the files of every chart; tests/charts call the functions and compare.
 """
 
 import argparse
@@ -63,8 +64,9 @@ def schema(text: str) -> dict[str, Any]:
     for value in values(text):
         group = root
         for key in value.path[:-1]:
-            group = group["properties"].setdefault(key, _closed())
-        group["properties"][value.path[-1]] = _described(value)
+            group = _member(group, key, _closed(), needed=True)
+        needed = isinstance(value.default, bool | int | str) and bool(value.default)
+        _member(group, value.path[-1], _described(value), needed=needed)
     root["properties"]["global"] = {"type": "object", "description": "Helm's own, for a chart that has this one in it."}
     return root
 
@@ -154,6 +156,14 @@ def _described(value: Value) -> dict[str, Any]:
     if kind == "object" and "additionalProperties" not in described:
         raise ValuesError(f"{'.'.join(value.path)} is a map: say of what, as `# schema: {{additionalProperties: ...}}`")
     return described
+
+
+def _member(group: dict[str, Any], key: str, described: dict[str, Any], *, needed: bool) -> dict[str, Any]:
+    """What the group says of this key, put there if it is new."""
+    if needed and key not in group["properties"]:
+        group.setdefault("required", []).append(key)
+    member: dict[str, Any] = group["properties"].setdefault(key, described)
+    return member
 
 
 def _closed() -> dict[str, Any]:

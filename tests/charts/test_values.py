@@ -4,14 +4,22 @@ import importlib.util
 import os
 import re
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import yaml
-from tests.charts.helm import CHARTS, JOBS, TEAMS, Helm
+from tests.charts.helm import CHARTS, JOBS, TEAMS, Helm, operator_of
 
 NAMES = sorted(path.parent.name for path in CHARTS.glob("*/values.yaml"))
+
+GIVEN = {  # what a chart can't do without
+    "shardwise": (),
+    "training-job": ("--set", "spec.suspend=true"),
+    "training-teams": ("--set", "teams.text.group=text"),
+}
 
 each = pytest.mark.parametrize("name", NAMES)
 
@@ -133,6 +141,39 @@ def test_null_takes_a_map_of_labels_out(helm: Helm) -> None:
     assert not [each for each in made if "grafana_dashboard" in each["metadata"].get("labels", {})]
 
 
+@each
+def test_null_for_what_is_empty_says_nothing(helm: Helm, generate: ModuleType, name: str) -> None:
+    """It renders as without it: a file of values has such keys where a line below them is commented out."""
+    empty = [value.path for value in _values(generate, name) if not value.default]
+
+    assert _printed(helm, name, *_null(empty)) == _printed(helm, name)
+
+
+def test_null_takes_a_map_out(helm: Helm) -> None:
+    """What the pods ask for and their user are left to the cluster; what is of security beside them stays."""
+    made = helm.render("shardwise", *_null([("resources",), ("podSecurityContext",)]))
+    pod = operator_of(made)
+
+    assert "resources" not in pod["containers"][0]
+    assert pod["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+
+
+@each
+def test_null_for_anything_else_is_refused(helm: Helm, generate: ModuleType, name: str) -> None:
+    """Each group, number, text and `true` is named: no policy is dropped without a word, no template meets a nil."""
+    values = _values(generate, name)
+    leaves = [value.path for value in values if value.default and not isinstance(value.default, list | dict)]
+    groups = {value.path[:depth] for value in values for depth in range(1, len(value.path))}
+    sweeps = [leaves, *([path for path in groups if len(path) == depth] for depth in {len(path) for path in groups})]
+
+    for paths in sweeps:
+        said = helm.refused("template", "x", CHARTS / name, *GIVEN[name], *_null(paths))
+        found = re.findall(r"^- at '(.*)': missing propert(?:y|ies) (.*)$", said, re.MULTILINE)
+        assert {f"{at}/{key}" for at, keys in found for key in re.findall(r"'(\w+)'", keys)} == {
+            "/" + "/".join(path) for path in paths
+        }
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -157,8 +198,24 @@ def test_schema_follows_defaults_and_comments(generate: ModuleType) -> None:
         "type": "object",
         "additionalProperties": False,
         "properties": {"b": {"type": "integer", "description": "Words.", "minimum": 1}},
+        "required": ["b"],
     }
     assert made["additionalProperties"] is False
+
+
+def _values(generate: ModuleType, name: str) -> list[Any]:
+    """The documented keys of a chart, without the one that it is all about."""
+    text = (CHARTS / name / "values.yaml").read_text(encoding="utf-8")
+    return [value for value in generate.values(text) if value.path not in {("spec",), ("teams",)}]
+
+
+def _null(paths: Iterable[tuple[str, ...]]) -> tuple[str, str]:
+    return "--set", ",".join(f"{'.'.join(path)}=null" for path in sorted(paths))
+
+
+def _printed(helm: Helm, name: str, *options: str) -> str:
+    """What is rendered, but for a key that is made by chance."""
+    return re.sub(r"(?m)^  key: .*$", "", helm("template", "x", CHARTS / name, *GIVEN[name], *options))
 
 
 def _is(path: Path, text: str) -> None:
