@@ -18,7 +18,10 @@ _READ: Mapping[str, Any] = {
     "metadata": dict.fromkeys(
         ("name", "namespace", "uid", "resourceVersion", "labels", "ownerReferences", "deletionTimestamp")
     ),
-    "spec": dict.fromkeys(("nodeName", "nodeSelector", "schedulingGates")),
+    "spec": {
+        **dict.fromkeys(("nodeName", "nodeSelector", "schedulingGates")),
+        "initContainers": dict.fromkeys(("name", "restartPolicy")),
+    },
     "status": {
         **dict.fromkeys(("phase", "reason", "podIP")),
         "conditions": dict.fromkeys(("type", "status", "reason", "message", "lastTransitionTime")),
@@ -54,9 +57,9 @@ class Pod:
         deleting_at: when it is to be gone, if it is being deleted.
         disruption: the reason of its DisruptionTarget condition; "" without one.
         reason: the reason of its end that the kubelet or a controller gives; "" without one.
-        exit_reason: how its container ended (OOMKilled, Error); "" before.
+        exit_reason: how its container ended, or the one that failed before it (OOMKilled, Error); "" before.
         failure: which container failed of a pod that has failed, ours or one that had to end before it, and how, for
-            people; "" of others.
+            people; "" of others. A sidecar's end ends no pod.
         waiting: why a container of it cannot start, ours first; "" if none is kept from it.
         waiting_message: the same for people, with the container's name if it is not ours.
         unschedulable: the scheduler's message if it finds no node; "" otherwise.
@@ -152,6 +155,7 @@ def read_pod(raw: Mapping[str, Any]) -> Pod:
     container: Mapping[str, Any] = containers.get(own, {})
     others = [each for each in (*containers.values(), *status.get("initContainerStatuses", [])) if each["name"] != own]
     ended = _end_of(container)
+    failed = _failed([container] if ended else _before_it(raw))
     waiting, waiting_message = _kept_waiting([container, *others], own)
     conditions = {condition["type"]: condition for condition in status.get("conditions", [])}
     scheduled = conditions.get("PodScheduled", {})
@@ -177,8 +181,8 @@ def read_pod(raw: Mapping[str, Any]) -> Pod:
         deleting_at=_time(metadata.get("deletionTimestamp")),
         disruption=hold.get("DisruptionTarget", {}).get("reason", ""),
         reason=status.get("reason", ""),
-        exit_reason=ended.get("reason", ""),
-        failure=_failure([container] if ended else status.get("initContainerStatuses", [])),
+        exit_reason=(ended or _end_of(failed)).get("reason", ""),
+        failure=_failure(failed),
         waiting=waiting,
         waiting_message=waiting_message,
         unschedulable=scheduled.get("message", "no node fits") if unschedulable else "",
@@ -207,15 +211,23 @@ def _end_of(container: Mapping[str, Any]) -> Mapping[str, Any]:
     return end
 
 
-def _failure(containers: Sequence[Mapping[str, Any]]) -> str:
-    """Return which of these failed, and how: the first one to end, as it ends those that run beside it."""
+def _before_it(raw: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """Return the containers that have to end before ours begins: not sidecars, which the kubelet starts again."""
+    asked = raw["spec"].get("initContainers", [])
+    sidecars = {each["name"] for each in asked if each.get("restartPolicy") == "Always"}
+    return [each for each in raw.get("status", {}).get("initContainerStatuses", []) if each["name"] not in sidecars]
+
+
+def _failed(containers: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return which of these failed, the first one to end, as it ends those that run beside it; empty if none did."""
     failed = [each for each in containers if _end_of(each).get("exitCode", 0) != 0]
-    if not failed:
-        return ""
-    first = min(failed, key=lambda each: str(_end_of(each).get("finishedAt", "")))
-    end = _end_of(first)
-    how = ", ".join(filter(None, (end.get("reason", ""), f"exit code {end['exitCode']}")))
-    return f"container {first['name']} ended ({how})"
+    return min(failed, key=lambda each: str(_end_of(each).get("finishedAt", "")), default={})
+
+
+def _failure(failed: Mapping[str, Any]) -> str:
+    end = _end_of(failed)
+    how = ", ".join(filter(None, (end.get("reason", ""), f"exit code {end.get('exitCode')}")))
+    return f"container {failed['name']} ended ({how})" if failed else ""
 
 
 def _kept_waiting(containers: Sequence[Mapping[str, Any]], own: str) -> tuple[str, str]:

@@ -150,10 +150,15 @@ def _message(causes: Mapping[str, Lost], stuck_hosts: Mapping[str, str]) -> str:
 
 
 def _failure(seen: Observed, causes: Mapping[str, Lost]) -> str:
-    """Return which container of a lost pod failed, and how, if nothing else tells why; of several pods the first."""
+    """Return which container of a lost pod failed, and how, if nothing else tells why; of several pods the first.
+
+    Without memory it may be another one than the trainer's.
+    """
     for host, cause in causes.items():
         pod = seen.current(host)
-        if cause == Lost.UNKNOWN and pod and pod.deleting_at is None and pod.record is None and pod.failure:
+        if not pod or pod.deleting_at is not None or pod.record or not pod.failure:
+            continue
+        if cause == Lost.UNKNOWN or (cause == Lost.OUT_OF_MEMORY and pod.exit_code is None):
             return f"; {pod.failure}" if len(causes) == 1 else f"; of {host}, {pod.failure}"
     return ""
 

@@ -1,5 +1,6 @@
 """Containers that others put into a pod: the agent is known by its name, and its end is the end of the host."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,11 +17,12 @@ from shardwise_operator.observe.state import Phase
 from shardwise_operator.reasons import Lost
 
 
-def _read(*containers: dict[str, Any], **more: Any) -> Pod:
+def _read(*containers: dict[str, Any], init: Sequence[dict[str, Any]] = (), **more: Any) -> Pod:
     labels = {"shardwise.dev/slice": "0", "shardwise.dev/host": "0"}
     labels |= {"shardwise.dev/attempt": "0", "shardwise.dev/round": "0"}
     status = {"phase": "Running", "containerStatuses": list(containers), **more}
-    return read_pod({"metadata": {"name": "job-0-0-0", "uid": "u", "labels": labels}, "spec": {}, "status": status})
+    metadata = {"name": "job-0-0-0", "uid": "u", "labels": labels}
+    return read_pod({"metadata": metadata, "spec": {"initContainers": [*init]}, "status": status})
 
 
 def _ended(code: int, message: str = "") -> dict[str, Any]:
@@ -90,6 +92,47 @@ def test_an_init_container_that_fails_is_told_by_its_name_and_its_exit_code() ->
     assert killed.failure == "container agent ended (OOMKilled, exit code 137)"
     assert told(replace(failed, reason="Evicted"), other) == "host 0-0 lost its pod: eviction"
     assert told(replace(failed, deleting_at=NOW), other) == "host 0-0 lost its pod: unknown"
+
+
+def test_an_init_container_without_memory_is_charged_as_the_trainer_is() -> None:
+    """It would run out of memory again and again: it has the budget of that, and its name is told."""
+    fetch, on_its_way = _failed("fetch", 137, "2026-11-25T03:00:01Z", "OOMKilled"), _waiting("agent", "PodInitializing")
+    found = _read(on_its_way, phase="Failed", initContainerStatuses=[fetch])
+
+    plan = losses.decide(seen(begun(), found, pod("0-1")), NOW)
+    evicted = losses.decide(seen(begun(), replace(found, reason="Evicted"), pod("0-1")), NOW)
+
+    assert plan is not None
+    assert plan.state.charged == {Lost.OUT_OF_MEMORY: 1}
+    told = "host 0-0 lost its pod: outOfMemory; container fetch ended (OOMKilled, exit code 137); "
+    assert plan.events[0].message.startswith(told)
+    assert evicted is not None
+    assert evicted.state.charged == {Lost.EVICTION: 1}
+    assert "fetch" not in evicted.events[0].message
+
+
+@pytest.mark.parametrize(
+    ("first", "told"),
+    [
+        (_failed("fetch", 3, "2026-11-25T03:00:01Z"), "unknown; container fetch ended (Error, exit code 3); "),
+        (_failed("fetch", 0, "2026-11-25T03:00:01Z"), "unknown; 99 of 100 restarts"),
+    ],
+    ids=["another failed", "none failed"],
+)
+def test_a_sidecar_without_memory_ends_no_pod(first: dict[str, Any], told: str) -> None:
+    """The kubelet starts it again: the pod goes on meanwhile, and if it ends, something else ended it."""
+    proxy = _failed("proxy", 137, "2026-11-25T03:00:00Z", "OOMKilled")
+    containers = [{"name": "proxy", "restartPolicy": "Always"}, {"name": "fetch"}]
+
+    goes_on = _read({"name": "agent", "state": {"running": {}}}, init=containers, initContainerStatuses=[proxy])
+    ended = _read(
+        _waiting("agent", "PodInitializing"), init=containers, phase="Failed", initContainerStatuses=[proxy, first]
+    )
+    plan = losses.decide(seen(begun(), ended, pod("0-1")), NOW)
+
+    assert losses.decide(seen(begun(), goes_on, pod("0-1")), NOW) is None
+    assert plan is not None
+    assert plan.events[0].message.startswith(f"host 0-0 lost its pod: {told}")
 
 
 def test_a_run_is_over_when_its_agents_are() -> None:
