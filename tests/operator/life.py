@@ -110,9 +110,13 @@ class Life:
 
     def suspend(self, *, suspended: bool) -> None:
         """Change the job as a person does."""
+        self.change(suspend=suspended)
+
+    def change(self, **spec: Any) -> None:
+        """Change fields of the job's spec."""
         job = self.job
         metadata = {**job["metadata"], "generation": job["metadata"]["generation"] + 1}
-        self.world.put(TRAINING_JOBS, {**job, "metadata": metadata, "spec": {**job["spec"], "suspend": suspended}})
+        self.world.put(TRAINING_JOBS, {**job, "metadata": metadata, "spec": {**job["spec"], **spec}})
 
     def _pass(self) -> None:
         self.world.changed = False

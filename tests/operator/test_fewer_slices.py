@@ -6,7 +6,7 @@ import pytest
 from tests.operator.life import HOUR, STEP_SECONDS, Life
 from tests.operator.world import Cluster
 
-from shardwise_operator.runtime.kinds import CONFIG_MAPS, PODS
+from shardwise_operator.runtime.kinds import ACCELERATOR_CLASSES, CONFIG_MAPS, PODS
 
 _STEPS = 3000  # of ten seconds on all slices, a save every half hour
 _REPLACE_WITHIN = 600.0
@@ -78,6 +78,46 @@ def test_fewer_than_the_fewest_are_waited_for() -> None:
     assert life.status["phase"] in ("Pending", "Recovering")
     life.run(24.0 * HOUR)
     assert life.status["phase"] == "Complete"
+
+
+@pytest.mark.parametrize("way", ["at once", "by a restart"])
+def test_a_job_that_may_no_longer_have_fewer_has_all_again(way: str) -> None:
+    """It was suspended, changed and resumed before the operator looked, so that its round went on with three slices."""
+    life = _begun()
+    life.cluster.preempt("pool-1", 2.0 * HOUR)
+    life.run(1500.0)
+    assert life.status["slices"] == 3
+
+    life.change(recovery={})
+    if way == "by a restart":
+        life.cluster.preempt(life.cluster.used()[-1], 0.5 * HOUR)
+    life.run(4.0 * HOUR)
+
+    status, condition = life.status, _fewer(life)
+    assert (status["phase"], status.get("slices"), status["hosts"]["summary"]) == ("Running", None, "8/8")
+    assert condition is not None
+    assert condition["status"] == "False"
+    assert _pods(life, placeholders=True) == []
+    assert status["losses"].keys() <= {"maintenance", "hostLost"}
+
+
+def test_a_job_on_fewer_slices_goes_on_without_its_class() -> None:
+    """It holds no places meanwhile: another round could not begin. With the class it takes in what is back."""
+    life = _begun()
+    life.cluster.preempt("pool-1", HOUR)
+    life.run(1500.0)
+    machine = life.world.find(ACCELERATOR_CLASSES, "tpu-v5p")
+
+    life.world.remove(ACCELERATOR_CLASSES, "tpu-v5p")
+    life.run(3.0 * HOUR)
+    condition = _fewer(life)
+    assert (life.status["phase"], life.status["slices"]) == ("Running", 3)
+    assert condition is not None
+    assert condition["status"] == "True"
+    assert _pods(life, placeholders=True) == []
+    life.world.put(ACCELERATOR_CLASSES, machine)
+    life.run(HOUR)
+    assert (life.status["phase"], life.status.get("slices")) == ("Running", None)
 
 
 def test_a_job_begins_with_the_slices_that_there_are() -> None:

@@ -16,7 +16,7 @@ _MOST_PLACES = 3  # a status has 253 characters for them, and the name of a plac
 
 def next_slices(seen: Observed) -> int:
     """Return how many slices the next round is to have: as many as are whole, or as many as now if too few are."""
-    whole = seen.slice_counts[0] - len(seen.broken_slices) if seen.slice_counts else 0
+    whole = max(seen.slice_counts[0], num_slices(seen)) - len(seen.broken_slices) if seen.slice_counts else 0
     return next((count for count in seen.slice_counts if count <= whole), num_slices(seen))
 
 
@@ -26,8 +26,8 @@ def num_slices(seen: Observed) -> int:
 
 
 def elastic(seen: Observed) -> bool:
-    """Return whether the job may go on with fewer slices than it asks for."""
-    return len(seen.slice_counts) > 1
+    """Return whether the job may go on with fewer slices than it asks for, or does so still."""
+    return len(seen.slice_counts) > 1 or bool(seen.slice_counts and seen.state.slices)
 
 
 def all_run(seen: Observed) -> bool:
@@ -41,7 +41,7 @@ def with_slices(seen: Observed, state: State, now: float) -> State:
     The pods of slices that it leaves out get another number too: placeholders have it.
     """
     if not elastic(seen):
-        return state
+        return replace(state, growth=replace(state.growth, asked_at=None))
     slices, before = next_slices(seen), num_slices(seen)
     if seen.state.growth.begun and slices < before:
         state = in_vain(seen, state, now)
@@ -56,6 +56,12 @@ def with_slices(seen: Observed, state: State, now: float) -> State:
     return replace(state, avoid={**state.avoid, **dict.fromkeys(map(str, range(seen.slice_counts[0])), avoided)})
 
 
+def still_fewer(seen: Observed) -> int | None:
+    """Return how many slices the round has, None for all: without a snapshot yet, its job may have been changed."""
+    slices = seen.state.slices
+    return None if seen.desired and slices != seen.desired.job.spec.hardware.slices else slices
+
+
 def in_vain(seen: Observed, state: State, now: float) -> State:
     """Return the state after slices were of no use: they are asked for again later, each time twice as late."""
     count = state.growth.in_vain + 1
@@ -65,4 +71,4 @@ def in_vain(seen: Observed, state: State, now: float) -> State:
 
 def words(slices: int, seen: Observed) -> str:
     """Return for people how many of the job's slices these are."""
-    return f"{slices} of {seen.slice_counts[0]} slices"
+    return f"{slices} of {seen.slice_counts[0]} slices" if seen.slice_counts else f"{slices} slices"

@@ -32,11 +32,12 @@ class DesiredJobs:
         return self._fewer.get_or_make(_key(job), (self._known(job), slices), lambda: self._made(fewer))
 
     def slice_counts(self, job: Object) -> tuple[int, ...]:
-        """Return the numbers of slices that the job can run on, all of them first."""
-        if "minSlices" in job["spec"].get("recovery", {}):
+        """Return the numbers of slices that the job can run on, all of them first; none if it does not go together."""
+        if "minSlices" in job["spec"].get("recovery", {}) or "slices" in job.get("status", {}):
             whole = self.take(job, None)
-            if isinstance(whole, Snapshot):
-                return self._counts.get_or_make(_key(job), self._known(job), lambda: slice_counts(whole.job))
+            if isinstance(whole, str):
+                return ()
+            return self._counts.get_or_make(_key(job), self._known(job), lambda: slice_counts(whole.job))
         return (job["spec"]["hardware"].get("slices", 1),)
 
     def forget(self, key: Key) -> None:

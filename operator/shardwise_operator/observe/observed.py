@@ -43,7 +43,8 @@ class Observed:
         saved_at: when that was saved; None if that is not known.
         desired: its spec as it is now, with its class; None if the two do not go together.
         problem: why they do not; "" if they do.
-        slice_counts: the numbers of slices that the job can run on, all of them first.
+        slice_counts: the numbers of slices that the job can run on, all of them first; none of a job with fewer that
+            does not go with its class.
         snapshot: what the pods of this round are made of; None before its ConfigMap is there.
         foreign_snapshot: the UID of a ConfigMap in its place that this operator has not made; "" without one.
         pods: all its pods, of earlier rounds too.

@@ -14,7 +14,7 @@ from shardwise_operator.decide import endings
 from shardwise_operator.decide.budgets import budget, charge
 from shardwise_operator.decide.plan import Event, Plan, never, soonest
 from shardwise_operator.decide.policies import cleanup, deadline, preflight, queueing
-from shardwise_operator.decide.slices import with_slices
+from shardwise_operator.decide.slices import still_fewer, with_slices
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.state import Phase, State
 from shardwise_operator.reasons import FALSE, INVALID, READY, RESUMED, STARTED, SUSPEND_ASKED, SUSPENDED, TRUE, Lost
@@ -27,8 +27,9 @@ def decide(seen: Observed, now: float) -> Plan | None:
     state = seen.state
     if state.round is not None and state.phase != Phase.SUSPENDED:
         # One that began by itself has its snapshot of now, and the class may give it hosts that no round had before.
-        missing = [host for host in seen.hosts if host not in state.attempts]
-        return Plan(state=state.renewed(missing)) if missing else _not_to_be_made(seen, now)
+        state = state.renewed(host for host in seen.hosts if host not in state.attempts)
+        state = replace(state, slices=still_fewer(seen))
+        return Plan(state=state) if state != seen.state else _not_to_be_made(seen, now)
     if seen.suspend:  # before its first round
         state = replace(state, phase=Phase.SUSPENDED, reason=SUSPEND_ASKED)
         return Plan(state=state.with_condition(SUSPENDED, TRUE, SUSPEND_ASKED, "", now=now))

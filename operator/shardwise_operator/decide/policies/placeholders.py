@@ -12,7 +12,7 @@ from itertools import groupby
 from shardwise_operator.decide.endings import is_over
 from shardwise_operator.decide.pending import pod_problems
 from shardwise_operator.decide.plan import Create, Plan, soonest
-from shardwise_operator.decide.slices import all_run, elastic, in_vain, next_slices, num_slices, words
+from shardwise_operator.decide.slices import all_run, in_vain, next_slices, num_slices, words
 from shardwise_operator.observe.hosts import numbers_of
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.state import Growth, State
@@ -119,7 +119,7 @@ def _with_condition(seen: Observed, now: float) -> State:
     """Return the state with the condition FewerSlices; a job that has always had all of them has none."""
     state = seen.state
     if not seen.absent_hosts:
-        if elastic(seen) and state.condition(FEWER_SLICES):
+        if state.slices is None and state.condition(FEWER_SLICES):
             return state.with_condition(FEWER_SLICES, FALSE, ALL_THERE, "", now=now)
         return state
     problem = next((f"; {message}" for _, message in pod_problems(seen.placeholders())), "")
