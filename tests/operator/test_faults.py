@@ -188,3 +188,20 @@ def test_a_queued_job_comes_to_rest_in_each_of_its_waits() -> None:
     life.run(2.0 * DAY)
 
     assert (life.status["phase"], life.status["losses"]) == ("Complete", {"maintenance": 1})
+
+
+def test_an_operator_with_a_clock_that_is_ahead_holds_up_no_successor() -> None:
+    """It charged a loss and ended; the next one has the right time, and makes the lost pod within minutes."""
+    life = Life(topology="2x2x2", slices=2, pools=2, steps=_STEPS)
+    life.run(300.0)
+    (pod,) = [pod for pod in life.world.list(PODS) if host_of(pod) == "1-1"]
+    life.cluster.end(pod, 1)
+
+    life.world.now += 2.0 * HOUR
+    life._pass()
+    life.world.now -= 2.0 * HOUR
+    assert life.status["losses"] == {"unknown": 1}
+    life.start_operator()
+    life.run(0.3 * HOUR)
+
+    assert life.status["phase"] == "Running"

@@ -86,7 +86,7 @@ class Observer:
 
     def observe(self, job: Object, poll: Poll | None, now: float) -> Observed:
         """Observe a job, given as it is in the cache."""
-        known = _without_children(job, self._settings.ttl_after_finished)
+        known = _without_children(job, self._settings.ttl_after_finished, now)
         if known.state.finished:
             # Nothing but its pods in the cache and its time to live decide what follows. There may be thousands of such
             # jobs, and after a failover all are looked at.
@@ -193,7 +193,7 @@ class Observer:
         return found if controller_uid(found) == known.uid else None
 
 
-def _without_children(job: Object, default_ttl: str | None) -> Observed:
+def _without_children(job: Object, default_ttl: str | None, now: float) -> Observed:
     metadata, status = job["metadata"], job.get("status", {})
     saved = status.get("checkpoint", {})
     return Observed(
@@ -203,7 +203,7 @@ def _without_children(job: Object, default_ttl: str | None) -> Observed:
         generation=metadata.get("generation", 1),
         deleting="deletionTimestamp" in metadata,
         ttl_seconds=_seconds(job["spec"].get("ttlAfterFinished") or default_ttl),
-        state=read_state(status),
+        state=read_state(status).by_clock(now),
         saved_step=saved.get("step"),
         saved_at=seconds_of(saved["time"]) if "time" in saved else None,
     )

@@ -24,6 +24,8 @@ class Phase(StrEnum):
 
 
 FINISHED = (Phase.COMPLETE, Phase.FAILED)
+LONGEST_WAIT_SECONDS = 600.0
+"""No policy has the next pods wait for longer than this."""
 
 
 class Finding(StrEnum):
@@ -166,6 +168,20 @@ class State:
     def cleared(self) -> bool:
         """Whether the pods of the hosts may be created: no plan is asked for, or it does not rule them out."""
         return self.preflight is None or self.preflight.finding in (Finding.FITS, Finding.UNKNOWN)
+
+    def by_clock(self, now: float) -> "State":
+        """Return the state as the clock of this operator has it, since that of one before it may have been ahead.
+
+        What was asked for or lost is past by now, and pods wait no longer than any policy has them wait.
+        """
+        saved, stopped, not_before = self.save_asked_at, self.stop_asked_at, self.not_before
+        return replace(
+            self,
+            save_asked_at=None if saved is None else min(saved, now),
+            stop_asked_at=None if stopped is None else min(stopped, now),
+            not_before=None if not_before is None else min(not_before, now + LONGEST_WAIT_SECONDS),
+            last_loss={slice_: replace(loss, at=min(loss.at, now)) for slice_, loss in self.last_loss.items()},
+        )
 
     def condition(self, kind: str) -> Condition | None:
         """Return the condition of this type, None without one."""

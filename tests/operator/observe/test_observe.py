@@ -11,7 +11,7 @@ from tests.operator.building import NOW, SETTINGS, UID, begun, classes, manifest
 from shardwise_operator.decide.decide import decide
 from shardwise_operator.decide.plan import Delete
 from shardwise_operator.observe.observe import Observer
-from shardwise_operator.observe.state import Phase
+from shardwise_operator.observe.state import LONGEST_WAIT_SECONDS, Loss, Phase
 from shardwise_operator.observe.state_fields import write_state
 from shardwise_operator.render.secret import Tokens
 from shardwise_operator.runtime.errors import NotFoundError
@@ -53,6 +53,7 @@ def _made(kind: Kind, name: str) -> tuple[Kind, Object]:
     return kind, {"metadata": {"name": name, "uid": f"uid-{name}"}}
 
 
+LOSS = Loss(NOW + 7200, frozenset({1}), "unknown")
 BEGUN = {"round": 0, "startTime": "2027-01-15T08:00:00Z", "attempts": {"0-0": 0, "0-1": 0}}
 SEALED = {**BEGUN, "sealedRound": 0}
 
@@ -86,6 +87,20 @@ def test_how_long_a_finished_job_is_kept() -> None:
         return observer.observe(job, None, NOW).ttl_seconds
 
     assert (kept(silent, None), kept(silent, "7d"), kept(told, "7d")) == (None, 604800.0, 60.0)
+
+
+def test_what_an_operator_with_a_clock_that_was_ahead_has_written_is_of_now() -> None:
+    """Else a stop would have no end, a notice no save, and a lost pod no successor, for as long as it was ahead."""
+    written = replace(
+        begun(), save_asked_at=NOW + 7200, stop_asked_at=NOW + 7200, not_before=NOW + 7200, last_loss={"0": LOSS}
+    )
+    other: Any = _Cluster()
+
+    state = Observer(other, other, SETTINGS).observe(_job(**write_state(written, 1)), None, NOW).state
+
+    assert (state.save_asked_at, state.stop_asked_at, state.last_loss["0"].at) == (NOW, NOW, NOW)
+    assert state.not_before == NOW + LONGEST_WAIT_SECONDS
+    assert state.started_at == written.started_at
 
 
 def test_what_two_passes_made_is_remembered() -> None:

@@ -8,7 +8,7 @@ from tests.operator.building import NOW, begun, manifest, pod, seen, snapshot
 from shardwise_operator.decide.policies import start_timeout
 from shardwise_operator.observe.node import Node
 from shardwise_operator.observe.pod import Pod
-from shardwise_operator.observe.state import Phase, State
+from shardwise_operator.observe.state import LONGEST_WAIT_SECONDS, Phase, State
 from shardwise_operator.reasons import Lost
 
 POOL = "cloud.google.com/gke-nodepool"
@@ -66,6 +66,7 @@ def test_each_try_waits_for_twice_as_long() -> None:
         waits = [start_timeout.retry_seconds(replace(seen(tried), uid=f"{uid}")) / usual for uid in range(100)]
         assert 0.5 <= min(waits) < 0.6
         assert 1.4 < max(waits) <= 1.5
+        assert 10.0 + usual * max(waits) < LONGEST_WAIT_SECONDS, "with that for a rival"
 
 
 def test_a_round_that_has_run_is_the_launcher_s_to_wait_for() -> None:
