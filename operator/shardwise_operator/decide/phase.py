@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from shardwise.protocol.run_status import RunSummary
 from shardwise_operator import reasons
+from shardwise_operator.decide import slices
 from shardwise_operator.decide.pending import pending_reason
 from shardwise_operator.decide.plan import Plan, never
 from shardwise_operator.decide.policies import preflight, queueing
@@ -32,12 +33,13 @@ def with_phase(seen: Observed, now: float) -> State:
     pods = seen.current_pods()
     if seen.queued and not pods:
         return queueing.with_phase(seen, now)
-    reason, message = pending_reason(seen, now)
+    all_run = slices.all_run(seen)
+    reason, message = (reasons.PLACED, "") if all_run else pending_reason(seen, now)
     message = queueing.without_held(message)  # that of a backoff is the last pass's own
     placed: ConditionStatus = TRUE if reason == reasons.PLACED else FALSE
     state = queueing.with_admission(seen, seen.state)
     state = state.with_condition(reasons.SCHEDULED, placed, reason, message, now=now)
-    if len(pods) < len(seen.hosts) or any(not pod.running for pod in pods):
+    if not all_run:
         phase = Phase.RECOVERING if state.phase in _HAS_RUN else Phase.PENDING
         message = queueing.with_held(seen, message)
         return _with_stall(state, reason, "", stalled=False, now=now).at(phase, FALSE, reason, message, now=now)

@@ -150,6 +150,16 @@ def test_a_pod_of_a_host_that_the_job_no_longer_has_keeps_nothing_waiting() -> N
     assert _said(state, "Scheduled") == ("True", "Placed")
 
 
+def test_a_pod_that_runs_has_its_place_though_a_sidecar_is_started_again() -> None:
+    """The kubelet waits before that, for a sidecar without memory say; the trainer goes on."""
+    beside = pod("0-1", waiting="CrashLoopBackOff", waiting_message="container proxy: back-off 10s")
+
+    state = with_phase(seen(begun(), pod(), beside, poll=_poll()), NOW)
+
+    assert state.phase == Phase.RUNNING
+    assert _said(state, "Scheduled") == ("True", "Placed")
+
+
 def test_times_of_conditions_stay_where_their_status_does() -> None:
     """LastTransitionTime is of the status, not of the words."""
     first = with_phase(seen(begun(), *PODS, poll=_poll()), NOW)
