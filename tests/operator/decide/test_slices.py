@@ -1,6 +1,7 @@
 """How many slices the next round has: as many as are whole and the job can run on, or as many as now."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -44,6 +45,13 @@ def test_too_few_are_no_reason_to_change() -> None:
     """The round is tried again with as many as it has."""
     assert next_slices(observed(4, ("0-0", "1-0", "2-0"), least=2)) == 4
     assert next_slices(observed(2, ("0-0",), least=2)) == 2
+
+
+def test_of_a_job_that_asks_for_fewer_by_now_as_many_are_whole() -> None:
+    """It was changed under a suspend that no operator saw: three of the four slices of its round are whole."""
+    looked = replace(observed(4, ("3-1",)), slice_counts=(2, 1))
+
+    assert next_slices(looked) == 2
 
 
 def test_slices_that_ended_with_the_run_are_there() -> None:
