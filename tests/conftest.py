@@ -20,12 +20,15 @@ pytest_plugins = ["tests.cluster.fixtures", "tests.page.browser", "tests.passed"
 # Hundreds of processes are started, and reading JAX's sources anew would be half of what most of them do.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ["JAX_PLATFORMS"] = "cpu"
+# The last two are those of trainers of several simulated hosts (`shardwise.train.state`): most of the time goes into XLA's
+# compiler, and half of that is saved so. What rests on XLA's best asks for it (`tests.train.conftest.IN_FULL`).
 os.environ["XLA_FLAGS"] = (
     "--xla_force_host_platform_device_count=8 --xla_cpu_collective_call_terminate_timeout_seconds=1800"
+    " --xla_backend_optimization_level=1 --xla_cpu_use_fusion_emitters=false"
 )
 os.environ["NPROC"] = "32"  # threads for the collectives of eight devices: see shardwise.job.environment
-# Most of the time goes into XLA's compiler: what it made is kept by content, outside of the checkout, and shared with
-# the commands that tests start. Without the folder everything is compiled again.
+# What the compiler made is kept by content, outside of the checkout, and shared with the commands that tests start.
+# Without the folder everything is compiled again.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path("~/.cache/shardwise/test-executables").expanduser()))
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"

@@ -11,17 +11,16 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 from rich.console import Console
 
-from shardwise.job.accelerators import xla_flags
 from shardwise.job.load import loads
 from shardwise.job.resolve import resolve
 from shardwise.protocol import storage
 from shardwise.protocol.contract import ExitCode
 from shardwise.protocol.orders import Orders
 from shardwise.protocol.takeover import next_attempt
-from shardwise.train import main, start
+from shardwise.train import main
 from shardwise.train.config import GptConfig
 from shardwise.train.layout import Layout
-from shardwise.train.state import COMPILED_QUICKLY, Program
+from shardwise.train.state import Program
 
 SMALL = """
 apiVersion: shardwise.dev/v1alpha1
@@ -38,7 +37,8 @@ spec:
 """
 
 MakeProgram = Callable[..., Program]
-QUICKLY = [f"--{name}={str(value).lower()}" for name, value in COMPILED_QUICKLY.items()]
+IN_FULL: dict[str, str | bool] = {"xla_backend_optimization_level": "3", "xla_cpu_use_fusion_emitters": True}
+"""Compiler options by which a test has a program as XLA makes it when it may take its time, as on one host."""
 
 
 @pytest.fixture
@@ -73,12 +73,10 @@ def runs_here(folder: Path, factory: pytest.TempPathFactory) -> Iterator[None]:
 
     Their programs are few, and kept for all tests of this process. Of no other: JAX may have what it "compiles" here
     from its own cache, by way of a test before, and kept once more such a program works in its own process alone.
-    They are compiled quickly, as those of several hosts are, for it is the compiler that takes the time.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SHARDWISE_CACHE", str(folder / "cache"))
         patch.setenv("JAX_COMPILATION_CACHE_DIR", str(factory.getbasetemp() / "runs-here"))
-        patch.setattr(start, "xla_flags", lambda job: [*QUICKLY, *xla_flags(job)])
         jax.config.update("jax_enable_compilation_cache", False)
         compilation_cache.reset_cache()
         try:

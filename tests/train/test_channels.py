@@ -8,6 +8,7 @@ import pytest
 from jax import P
 from tests.long import all_but
 from tests.train import test_context, test_meshes, test_pipeline
+from tests.train.conftest import IN_FULL
 from tests.train.rendezvous import strangers
 
 from shardwise.train.jax_private import with_own_channels
@@ -49,14 +50,14 @@ def _lowered() -> jax.stages.Lowered:
 
 def test_two_loops_of_transfers_have_channels_of_their_own() -> None:
     """As JAX lowers them their partners could be mistaken; then not."""
-    assert len(strangers(_lowered().compile().as_text() or "")) == 1
-    assert strangers(with_own_channels(_lowered()).compile().as_text() or "") == []
+    assert len(strangers(_lowered().compile(IN_FULL).as_text() or "")) == 1
+    assert strangers(with_own_channels(_lowered()).compile(IN_FULL).as_text() or "") == []
 
 
 @pytest.mark.parametrize("name", all_but(SHORT, MESHES))
 def test_no_collectives_of_a_step_are_mistaken_for_each_other(make_program: MakeProgram, name: str) -> None:
     """On every kind of mesh: what two loops, or a loop and what is beside it, send at the same time is told apart."""
     devices, words = MESHES[name]
-    program = make_program(*words, num_devices=devices)
+    program = test_meshes.in_full(make_program(*words, num_devices=devices))
 
     assert strangers(lower_step(program).compile().as_text() or "") == []

@@ -12,7 +12,7 @@ import pytest
 from tests.train.conftest import SMALL, run_here, runs_here
 from tests.train.grids import layout_over
 from tests.train.test_experts import MIXTURE
-from tests.train.test_meshes import LLAMA, batch_of, compiled_quickly
+from tests.train.test_meshes import LLAMA, batch_of
 from tests.train.test_origin import folder, losses, params
 
 from shardwise.cli.saved_model import exported_parameters, load_model
@@ -371,7 +371,7 @@ def _train(program: Program, num_steps: int = 10) -> tuple[State, list[float]]:
     with program.lowering():
         options = program.compiler_options(runs_once=True)
         state = jax.jit(program.init, out_shardings=program.shardings(), compiler_options=options).lower().compile()()
-    compiled = lower_step(compiled_quickly(program)).compile()
+    compiled = lower_step(program).compile()
     controls = jax.device_put(np.zeros(program.layout.mesh.size, np.int32), program.layout.control)
     losses = []
     for step in range(num_steps):

@@ -7,9 +7,10 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
+from tests.train.conftest import IN_FULL
 
 from shardwise.train.microbatches import Batch
-from shardwise.train.state import COMPILED_QUICKLY, Program, State, flat
+from shardwise.train.state import Program, State, flat
 from shardwise.train.step import Metrics, lower_step
 from shardwise.train.zigzag import zigzag
 
@@ -139,29 +140,22 @@ def test_bfloat16_weights_train_beside_their_float32_masters(make_program: MakeP
         np.testing.assert_array_equal(weight, masters[path].astype(weight.dtype), err_msg=path)
 
 
-def run(program: Program, num_steps: int = NUM_STEPS, *, quickly: bool = True) -> tuple[str, list[float]]:
-    """The digest of a program's first state, and its losses.
-
-    The step is compiled quickly, as that of several hosts is: half of the time is saved so, and losses that may differ
-    by rounding show as much. Who compares bits takes the compiler's best.
-    """
-    digest, metrics = run_with_metrics(program, num_steps, quickly=quickly)
+def run(program: Program, num_steps: int = NUM_STEPS) -> tuple[str, list[float]]:
+    """The digest of a program's first state, and its losses."""
+    digest, metrics = run_with_metrics(program, num_steps)
     return digest, [float(one.loss) for one in metrics]
 
 
-def run_with_metrics(
-    program: Program, num_steps: int = NUM_STEPS, *, quickly: bool = True
-) -> tuple[str, list[Metrics]]:
-    """The digest of a program's first state, and the numbers of its steps, compiled as for `run`."""
+def run_with_metrics(program: Program, num_steps: int = NUM_STEPS) -> tuple[str, list[Metrics]]:
+    """The digest of a program's first state, and the numbers of its steps."""
     initial: State = program.lower_init().compile()()
     digest = _digest(initial)  # before the first step takes the state's memory
-    program = compiled_quickly(program) if quickly else program
     return digest, _steps(program, num_steps, initial)[1]
 
 
-def compiled_quickly(program: Program) -> Program:
-    """The program with less of XLA's optimization, as the processes of several hosts compile it."""
-    return replace(program, xla_options={**COMPILED_QUICKLY, **program.xla_options})
+def in_full(program: Program) -> Program:
+    """The program with all of XLA's optimization, as one host compiles it."""
+    return replace(program, xla_options={**IN_FULL, **program.xla_options})
 
 
 def _train(program: Program, num_steps: int) -> tuple[State, list[float]]:

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 from tests.train.buffers import largest_buffer_bytes
+from tests.train.conftest import IN_FULL
 
 from shardwise.train.state import Program, flat, unflat
 
@@ -61,7 +62,9 @@ def test_init_that_is_compiled_quickly_makes_the_same_bits(make_program: MakePro
     """The state is what XLA makes when it may take its time."""
     program = make_program(*SIZES, *mesh)
     with jax.set_mesh(program.layout.mesh):
-        at_leisure = jax.jit(program.init, out_shardings=program.shardings()).lower().compile()
+        at_leisure = (
+            jax.jit(program.init, out_shardings=program.shardings(), compiler_options=IN_FULL).lower().compile()
+        )
 
     assert jax.tree.all(jax.tree.map(np.array_equal, program.lower_init().compile()(), at_leisure()))
 
