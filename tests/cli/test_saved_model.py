@@ -326,6 +326,21 @@ def test_an_import_with_other_data_keeps_the_tokenizer(command: Command, tmp_pat
     assert (found.train[0].name, found.tokenizer) == ("own", str(tmp_path / "llama3" / "tokenizer.json"))
 
 
+@pytest.mark.parametrize("change", ["training=5", "training.optimizer=5", "training.optimizer=null"])
+def test_an_import_with_a_value_in_the_place_of_a_section_is_refused(
+    change: str, command: Command, tmp_path: Path
+) -> None:
+    """In the words of every job file that has one there."""
+    _published("llama3", tmp_path)
+    refused = command("import", str(tmp_path / "llama3"), str(tmp_path / "run"), f"--set={change}")
+    path = f"spec.{change.partition('=')[0]}: given"
+    assert (refused.code, path in refused.error, "expected a mapping" in refused.error) == (
+        ExitCode.BAD_INPUT,
+        True,
+        True,
+    ), refused.error
+
+
 @pytest.mark.parametrize("words", [["gs://bucket/model"], ["model", "--tokenizer", "gs://bucket/tokenizer.json"]])
 def test_an_import_of_a_url_is_refused(words: list[str], command: Command, tmp_path: Path) -> None:
     """In words on URLs, not on a path that nobody has given."""

@@ -104,10 +104,10 @@ def command(
     config, parameters = weights.read(model_file, heads=heads)
     found = _tokenizer(model_file, tokenizer, config.vocab_size)
     document = apply_overrides(_document(weights.model_section(config), found), overrides or [])
-    if isinstance(data := document.data["spec"]["training"].get("data"), dict):  # a whole section may be given
-        data.setdefault("tokenizer", found)
-    document.data["spec"]["training"]["startFrom"] = {"path": str(directory), "step": 0}  # lora wants it; see below
-    _shorten_warmup(document.data["spec"]["training"], overrides or [])
+    training = _section(document.data["spec"], "training")
+    _section(training, "data").setdefault("tokenizer", found)  # a whole section may be given
+    training["startFrom"] = {"path": str(directory), "step": 0}  # lora wants it; see below
+    _shorten_warmup(training, overrides or [])
     check(document)  # before its values are used
     _name_special_tokens(document.data["spec"]["training"]["data"])
     job = resolve(check(document))
@@ -186,10 +186,16 @@ def _document(model: dict[str, Any], tokenizer: str) -> Document:
     return Document(data=job, places={})
 
 
+def _section(within: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return the section of this name; an empty one in the place of what is none, which `check` refuses."""
+    found = within.get(name)
+    return found if isinstance(found, dict) else {}
+
+
 def _shorten_warmup(training: dict[str, Any], overrides: Sequence[str]) -> None:
     """Have a short run warm up for a tenth of its steps, unless the command line says for how long."""
-    schedule, steps = training["optimizer"].get("schedule"), training.get("steps")
-    if isinstance(schedule, dict) and isinstance(steps, int) and not any("warmupSteps" in each for each in overrides):
+    schedule, steps = _section(_section(training, "optimizer"), "schedule"), training.get("steps")
+    if schedule and isinstance(steps, int) and not any("warmupSteps" in each for each in overrides):
         schedule["warmupSteps"] = min(schedule.get("warmupSteps", 0), steps // 10)
 
 
