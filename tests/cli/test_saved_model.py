@@ -285,6 +285,38 @@ def test_an_export_refuses_the_tokenizer_of_another_model(command: Command, tmp_
     assert given("elsewhere")[0] == 0
 
 
+def test_a_tokenizer_may_have_a_special_token_that_the_model_lacks(
+    command: Command, process: Command, tmp_path: Path
+) -> None:
+    """As that of Gemma 3 1B has for images: the model is imported, trained, asked and exported with it.
+
+    A token that texts may have is another matter, and the model another's.
+    """
+    _published("gemma3", tmp_path)
+    path = tmp_path / "gemma3" / "tokenizer.json"
+    library = Tokenizer.from_file(str(path))
+    few = 90 - library.get_vocab_size()
+    library.add_special_tokens([*(f"<unused{number}>" for number in range(few)), "<image_soft_token>"])
+    library.save(str(path))
+    changes = (f"data.train.0.paths=[{tmp_path}/text.txt]", "steps=1")
+    words = [f"--set=training.{change}" for change in changes]
+    made = command("import", str(tmp_path / "gemma3"), str(tmp_path / "run"), "--set=hardware.topology=1x1", *words)
+    assert made.code == 0, made.error
+    for what in (("run", "run/job.yaml", "--dir", "run"), ("generate", "run", "--prompt", "The", "--tokens", "2")):
+        ended = process(*what, folder=tmp_path)
+        assert ended.code == 0, ended.error
+    ended = command("export", str(tmp_path / "run"), str(tmp_path / "out" / "model.safetensors"))
+    assert ended.code == 0, ended.error
+
+    library.add_tokens(["word"])
+    library.save(str(path))
+    refused = command("import", str(tmp_path / "gemma3"), str(tmp_path / "other"), *words)
+    assert (refused.code, "has 92 tokens, more than the 90 of the weights" in refused.error) == (
+        ExitCode.BAD_INPUT,
+        True,
+    )
+
+
 def test_an_export_refuses_numbers_that_its_format_does_not_have(command: Command, tmp_path: Path) -> None:
     """What would become infinite is named before a file with it is there; infinite ones of the run itself stay."""
     weights = _published("llama3", tmp_path)

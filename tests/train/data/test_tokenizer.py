@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
+from shardwise.job.spec.data import Data
 from shardwise.protocol.errors import DataError
 from shardwise.train.data.pieces import PIECE_BYTES
 from shardwise.train.data.tokenizer import ByteTokenizer, load_tokenizer, token_dtype
+from shardwise.train.data.vocabulary import least_vocab_size
 
 
 def library_tokenizer(end_of_text: str = "<|endoftext|>") -> Tokenizer:
@@ -68,6 +70,24 @@ def test_the_vocabulary_ends_after_the_greatest_id(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(str(tmp_path / "t.json"))
 
     assert (tokenizer.encode("a").tolist(), tokenizer.vocab_size) == ([999], 1000)
+
+
+def test_a_model_needs_no_special_token_that_no_document_has(tmp_path: Path) -> None:
+    """What was added for images may be beyond its vocabulary; what a text, its end or a conversation has may not."""
+
+    def least(*special: str, plain: str | None = None, end: str | None = None) -> int:
+        library = library_tokenizer()
+        if plain is not None:
+            library.add_tokens([plain])
+        library.add_special_tokens(list(special))
+        library.save(str(tmp_path / "t.json"))
+        source = {"name": "text", "paths": ["text.txt"]}
+        return least_vocab_size(Data(train=[source], tokenizer=str(tmp_path / "t.json"), end_token=end))
+
+    assert least("<image>") == least() == 257
+    assert least(plain="<image>") == 258
+    assert least("<image>", end="<image>") == 258
+    assert least("<image>", "<|im_start|>", "<|im_end|>", "<audio>") == 260
 
 
 def test_fingerprints_tell_tokenizers_apart(path: str, tmp_path: Path) -> None:

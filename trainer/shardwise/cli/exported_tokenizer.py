@@ -21,6 +21,7 @@ def tokenizer_of_model(data: Data, training: Training, *, given: bool) -> "Token
 
     """
     from shardwise.train.data.tokenizer import tokenizer_of
+    from shardwise.train.data.vocabulary import least_vocab_size
 
     size_of_job = training.model.vocab_size
     if not _is_there(data.tokenizer):
@@ -31,7 +32,7 @@ def tokenizer_of_model(data: Data, training: Training, *, given: bool) -> "Token
             f"{data.tokenizer}: no such file here; give the model's tokenizer.json, or its folder, by --tokenizer"
         )
     found = tokenizer_of(data)
-    if size_of_job is not None and found.vocab_size > size_of_job:
+    if size_of_job is not None and found.vocab_size > size_of_job and least_vocab_size(data) > size_of_job:
         raise _other_model(data.tokenizer, found.vocab_size, f"more than the {size_of_job} of the model")
     if given and size_of_job is None and (own := _own(training.data)) and found.vocab_size != own.vocab_size:
         raise _other_model(data.tokenizer, found.vocab_size, f"where the job's own has {own.vocab_size}")

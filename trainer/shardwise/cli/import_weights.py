@@ -155,9 +155,10 @@ def _tokenizer_notes(data: Data, vocab_size: int) -> Iterator[str]:
     if data.tokenizer != BYTE_TOKENIZER and not Path(data.tokenizer).exists():
         return
     from shardwise.train.data.tokenizer import tokenizer_of
+    from shardwise.train.data.vocabulary import least_vocab_size
 
     known = tokenizer_of(data).vocab_size
-    if known > vocab_size:
+    if known > vocab_size and least_vocab_size(data) > vocab_size:
         raise DataError(
             f"{data.tokenizer}: has {known} tokens, more than the {vocab_size} of the weights: it is another model's; "
             "give the weights' own with --tokenizer"

@@ -34,6 +34,7 @@ from shardwise.train.data.dataset import Dataset, Reading, prepare
 from shardwise.train.data.evaluation_sets import Evaluated, open_sets
 from shardwise.train.data.opening import Watch
 from shardwise.train.data.tokenizer import load_tokenizer
+from shardwise.train.data.vocabulary import least_vocab_size
 from shardwise.train.devices import devices_of
 from shardwise.train.digest import Digester, combine, to_hex
 from shardwise.train.executables import Executables
@@ -95,27 +96,26 @@ def build(job: TrainingJob, devices: list[jax.Device], *, tokenizer_size: int | 
 
     Raises:
         DataError: the vocabulary fits neither the tokenizer nor the mesh.
-
     """
     load_in_order()
     training = job.spec.training
     size = load_tokenizer(training.data.tokenizer).vocab_size if tokenizer_size is None else tokenizer_size
     config = GptConfig.of(training, tokenizer_size=size, platform=devices[0].platform)
-    _check_vocabulary(config, size, training.mesh.tensor, len(devices))
+    _check_vocabulary(config, size, training, len(devices))
     return Program.of(training, Layout.of(training, devices), config, xla_flags(job))
 
 
-def _check_vocabulary(config: GptConfig, tokenizer_size: int, tensor: int, num_devices: int) -> None:
+def _check_vocabulary(config: GptConfig, tokenizer_size: int, training: Training, num_devices: int) -> None:
     """Refuse what the rules of the job file cannot see before the tokenizer has been read."""
-    if config.vocab_size < tokenizer_size:
+    if config.vocab_size < tokenizer_size and config.vocab_size < (least := least_vocab_size(training.data)):
         raise DataError(
-            f"spec.training.model.vocabSize: given {config.vocab_size}, expected at least {tokenizer_size}, the size "
+            f"spec.training.model.vocabSize: given {config.vocab_size}, expected at least {least}, the size "
             "of the tokenizer; leave it out to take the tokenizer's, or give weights that are there their own"
         )
-    if config.Vocab.size % tensor:
+    if config.Vocab.size % training.mesh.tensor:
         split = (config.num_heads, config.num_kv_heads, config.mlp_size, config.Vocab.size, num_devices)
         raise DataError(
-            f"spec.training.mesh.tensor: given {tensor}, expected a size that divides the vocabulary of "
+            f"spec.training.mesh.tensor: given {training.mesh.tensor}, expected a size that divides the vocabulary of "
             f"{config.Vocab.size} entries (padded), the heads, kvHeads, mlp and the devices: "
             f"{any_of(divisors(math.gcd(*split)))}"
         )

@@ -124,6 +124,11 @@ class ChatTokenizer:
         self.stored_dtype = MARKED_DTYPE
         self.fingerprint = f"{tokenizer.fingerprint}-{template}"
 
+    @property
+    def text_vocab_size(self) -> int:
+        """Count the markers too."""
+        return max(self._tokenizer.text_vocab_size, *(int(max(ids)) + 1 for ids in self._markers.values()))
+
     def split(self, parts: Iterable[bytes], where: str) -> Iterator[bytes]:  # noqa: ARG002
         """Return a conversation in one piece."""
         return iter((b"".join(parts),))

@@ -31,6 +31,10 @@ class Tokenizer(Protocol):
         """One more than the greatest token id."""
 
     @property
+    def text_vocab_size(self) -> int:
+        """One more than the greatest id that a document has, with the tokens around it."""
+
+    @property
     def end_of_text(self) -> int:
         """The id that follows each document."""
 
@@ -94,7 +98,7 @@ def token_dtype(vocab_size: int) -> np.dtype[np.unsignedinteger[Any]]:
 class ByteTokenizer:
     """Tokens 0-255 are the bytes, 256 is end-of-text. Any file can be encoded; UTF-8 is not asked for."""
 
-    vocab_size = BYTE_VOCAB_SIZE
+    vocab_size = text_vocab_size = BYTE_VOCAB_SIZE
     begin_of_text = None
     end_of_text = BYTE_VOCAB_SIZE - 1
     stored_dtype = np.dtype("<u2")
@@ -158,6 +162,15 @@ class HfTokenizer:
         self.fingerprint = f"tokenizer.json-{hashlib.sha256(content).hexdigest()}{tokens}"
         self._dtype = self.stored_dtype = token_dtype(self.vocab_size)
         self._path = path
+
+    @property
+    def text_vocab_size(self) -> int:
+        """Leave out special tokens that were added, such as that of an image: no text is encoded to them."""
+        plain = self._library.get_vocab(with_added_tokens=False).values()
+        added = self._library.get_added_tokens_decoder().items()
+        around = (self.end_of_text, self.begin_of_text or 0)
+        greatest: int = max(*plain, *(token for token, content in added if not content.special), *around)
+        return greatest + 1
 
     def split(self, parts: Iterable[bytes], where: str) -> Iterator[bytes]:
         """Yield pieces of valid UTF-8 of at most about PIECE_BYTES. Raise DataError at the first byte that is not."""
