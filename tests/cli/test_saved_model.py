@@ -285,6 +285,17 @@ def test_an_export_refuses_the_tokenizer_of_another_model(command: Command, tmp_
     assert given("elsewhere")[0] == 0
 
 
+def test_an_exported_tokenizer_names_the_token_that_ended_the_runs_documents(command: Command, tmp_path: Path) -> None:
+    """Also where the job names none, and it is the usual one of the tokenizer."""
+    _published("llama3", tmp_path)
+    text = f"--set=training.data.train.0.paths=[{tmp_path}/text.txt]"
+    assert command("import", str(tmp_path / "llama3"), str(tmp_path / "run"), text).code == 0
+    assert load(tmp_path / "run" / JOB_FILE).spec.training.data.end_token is None
+    assert command("export", str(tmp_path / "run"), str(tmp_path / "again" / "model.safetensors")).code == 0
+    written = json.loads((tmp_path / "again" / "tokenizer_config.json").read_text())
+    assert written == {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "</s>"}
+
+
 def test_a_tokenizer_may_have_a_special_token_that_the_model_lacks(
     command: Command, process: Command, tmp_path: Path
 ) -> None:

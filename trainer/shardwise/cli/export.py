@@ -109,7 +109,8 @@ def command(
         jinja = chat and jinja_of(chat, data.begin_token, spaced=known is not None and puts_a_space(known))
         with writing(out.parent):
             weights.write_generation_config(out.parent, published.generation, tokens)
-            copied = weights.write_tokenizer(source, out.parent, data.begin_token, data.end_token, jinja)
+            end = known.end_token if known else None
+            copied = weights.write_tokenizer(source, out.parent, data.begin_token, end, jinja)
     beside = ["config.json", "generation_config.json", *copied]
     console.print(f"wrote {out} ({size(out.stat().st_size)}) with {', '.join(beside)} beside it")
     if source is None:

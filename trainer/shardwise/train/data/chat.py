@@ -121,6 +121,7 @@ class ChatTokenizer:
         begin = tokenizer.begin_of_text
         self._begin = np.array([] if begin is None else [begin], np.uint32)
         self.vocab_size, self.begin_of_text, self.end_of_text = tokenizer.vocab_size, begin, tokenizer.end_of_text
+        self.end_token = tokenizer.end_token
         self.stored_dtype = MARKED_DTYPE
         self.fingerprint = f"{tokenizer.fingerprint}-{template}"
 

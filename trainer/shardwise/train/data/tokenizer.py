@@ -39,6 +39,10 @@ class Tokenizer(Protocol):
         """The id that follows each document."""
 
     @property
+    def end_token(self) -> str | None:
+        """The name of that token, if it has one."""
+
+    @property
     def begin_of_text(self) -> int | None:
         """The id that each document begins with, if any."""
 
@@ -99,7 +103,7 @@ class ByteTokenizer:
     """Tokens 0-255 are the bytes, 256 is end-of-text. Any file can be encoded; UTF-8 is not asked for."""
 
     vocab_size = text_vocab_size = BYTE_VOCAB_SIZE
-    begin_of_text = None
+    begin_of_text = end_token = None
     end_of_text = BYTE_VOCAB_SIZE - 1
     stored_dtype = np.dtype("<u2")
     fingerprint = "byte-257"
@@ -156,7 +160,8 @@ class HfTokenizer:
         self._library.encode_special_tokens = True
         vocabulary: dict[str, int] = self._library.get_vocab(with_added_tokens=True)
         self.vocab_size = max(vocabulary.values(), default=-1) + 1
-        self.end_of_text = _end_of_text(vocabulary, path) if end is None else _token(vocabulary, path, end, "endToken")
+        self.end_token = _end_token(vocabulary, path) if end is None else end
+        self.end_of_text = _token(vocabulary, path, self.end_token, "endToken")
         self.begin_of_text = None if begin is None else _token(vocabulary, path, begin, "beginToken")
         tokens = "".join(f"-{name}-{token}" for name, token in (("begin", begin), ("end", end)) if token is not None)
         self.fingerprint = f"tokenizer.json-{hashlib.sha256(content).hexdigest()}{tokens}"
@@ -219,10 +224,10 @@ class HfTokenizer:
         return str(self._library.decode([int(token) for token in tokens], skip_special_tokens=True))
 
 
-def _end_of_text(vocabulary: dict[str, int], path: str) -> int:
+def _end_token(vocabulary: dict[str, int], path: str) -> str:
     for name in _END_OF_TEXT_NAMES:
         if name in vocabulary:
-            return vocabulary[name]
+            return name
     raise DataError(
         f"tokenizer {path!r} has no end-of-text token; expected one of {', '.join(_END_OF_TEXT_NAMES)} "
         "in its vocabulary or its added tokens. Name the one that it has in data.endToken, or add one to the file."
