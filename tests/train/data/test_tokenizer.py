@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
-from shardwise.job.spec.data import Data
+from shardwise.job.spec.data import Data, Source
 from shardwise.protocol.errors import DataError
 from shardwise.train.data.pieces import PIECE_BYTES
 from shardwise.train.data.tokenizer import ByteTokenizer, load_tokenizer, token_dtype
@@ -81,8 +81,8 @@ def test_a_model_needs_no_special_token_that_no_document_has(tmp_path: Path) -> 
             library.add_tokens([plain])
         library.add_special_tokens(list(special))
         library.save(str(tmp_path / "t.json"))
-        source = {"name": "text", "paths": ["text.txt"]}
-        return least_vocab_size(Data(train=[source], tokenizer=str(tmp_path / "t.json"), end_token=end))
+        source = Source(name="text", paths=("text.txt",))
+        return least_vocab_size(Data(train=(source,), tokenizer=str(tmp_path / "t.json"), end_token=end))
 
     assert least("<image>") == least() == 257
     assert least(plain="<image>") == 258
