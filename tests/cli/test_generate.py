@@ -1,4 +1,4 @@
-"""shardwise.cli.generate: tokens become text, and files prompts; the command itself runs in test_main_job."""
+"""shardwise generate: tokens become text, files prompts, and what is told; the command runs in test_main_job."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,7 +12,7 @@ from tests.cli.conftest import QUICKSTART, Command
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from shardwise.cli.asked import by_user, chat_tokenizer, read_conversations, to_answer, to_go_on
-from shardwise.cli.generate import Texts, with_text
+from shardwise.cli.generated_texts import Texts, tell_of_cut, with_text
 from shardwise.cli.prompts import read_prompts
 from shardwise.cli.text_pieces import before_stop, decoder_after, pieces
 from shardwise.job.load import load
@@ -273,6 +273,19 @@ def test_a_stop_that_is_no_special_token_is_a_text() -> None:
     """So it is with bytes, of which none is special."""
     task = to_go_on(ByteTokenizer(), [""], ["<|im_end|>", "a"])
     assert (task.stops, task.ends) == (["<|im_end|>", "a"], frozenset())
+
+
+def test_prompts_that_are_cut_are_told() -> None:
+    """A model sees one window at most; of what it does not see, the person who asks is told."""
+    told: list[str] = []
+    tell_of_cut([[1] * 64], 64, told.append)
+    assert told == []
+    tell_of_cut([[1] * 65], 64, told.append)
+    tell_of_cut([[1] * 65, [1], [1] * 2000], 64, told.append)
+    assert told == [
+        "the prompt is longer than the model's window: 65 tokens for 64; it sees the end alone",
+        "2 of 3 prompts are longer than the model's window: 2,000 tokens for 64; it sees the end alone",
+    ]
 
 
 @pytest.mark.parametrize("asked", [1, 2])
