@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.long import all_but
 from tests.train.conftest import run_here, runs_here
 from tests.train.test_experts import MIXTURE
 from tests.train.test_meshes import LLAMA
@@ -51,6 +52,8 @@ MESHES = {
     "fsdp 2 x context 4, ring": (8, ("mesh.context=4", "mesh.contextStrategy=ring")),
     "fsdp 2 x pipeline 3": (6, ("mesh.pipeline=3", "batch.microbatches=3")),
 }
+SHORT = ["fsdp 2 x tensor 4", "fsdp 2 x context 4, ring", "fsdp 2 x pipeline 3"]
+"""Those that `make test` takes with adapters; the others it takes with all weights."""
 
 
 @pytest.mark.parametrize(
@@ -86,7 +89,7 @@ def test_the_gradient_is_that_of_dpo(make_program: MakeProgram, words: tuple[str
         np.testing.assert_allclose(found.slopes[path], slope, rtol=2e-4, atol=1e-5 * np.abs(slope).max(), err_msg=path)
 
 
-@pytest.mark.parametrize("name", MESHES)
+@pytest.mark.parametrize("name", all_but(SHORT, MESHES))
 def test_the_mesh_changes_nothing(make_program: MakeProgram, name: str) -> None:
     """Sums and gradient are those of one device, and so is what an evaluation finds."""
     devices, words = MESHES[name]
@@ -95,7 +98,12 @@ def test_the_mesh_changes_nothing(make_program: MakeProgram, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["replica 2 x fsdp 2 x tensor 2, 2 microbatches", "fsdp 2 x context 2 x tensor 2", "fsdp 2 x pipeline 3"]
+    "name",
+    [
+        "replica 2 x fsdp 2 x tensor 2, 2 microbatches",
+        "fsdp 2 x context 2 x tensor 2",
+        pytest.param("fsdp 2 x pipeline 3", marks=pytest.mark.long),
+    ],
 )
 def test_the_mesh_changes_nothing_of_all_weights(make_program: MakeProgram, name: str) -> None:
     """Compared with a copy of their own, which lies on the mesh as they do."""
