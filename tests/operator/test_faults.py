@@ -28,7 +28,7 @@ _THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
 class Faults(RuleBasedStateMachine):
     """A job of two slices of two hosts, with a pool to spare or without, that may go on with one slice or waits.
 
-    One that waits may be in a queue.
+    It may be in a queue.
     """
 
     life: Life
@@ -36,7 +36,7 @@ class Faults(RuleBasedStateMachine):
     @initialize(
         pools=st.integers(2, 3),
         begun=st.sampled_from([300.0, 1.0]),
-        how=st.sampled_from([{}, {"least": 1}, {"queued": True}]),
+        how=st.sampled_from([{}, {"least": 1}, {"queued": True}, {"least": 1, "queued": True}]),
     )
     def begin(self, pools: int, begun: float, how: dict[str, Any]) -> None:
         """Apply the job."""

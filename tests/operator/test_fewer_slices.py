@@ -6,15 +6,15 @@ import pytest
 from tests.operator.life import HOUR, STEP_SECONDS, Life
 from tests.operator.world import Cluster
 
-from shardwise_operator.runtime.kinds import ACCELERATOR_CLASSES, CONFIG_MAPS, PODS
+from shardwise_operator.runtime.kinds import ACCELERATOR_CLASSES, CONFIG_MAPS, PODS, WORKLOADS
 
 _STEPS = 3000  # of ten seconds on all slices, a save every half hour
 _REPLACE_WITHIN = 600.0
 
 
-def _begun(*, least: int = 1, slices: int = 4) -> Life:
+def _begun(*, least: int = 1, slices: int = 4, queued: bool = False) -> Life:
     """A job that has taken its first steps, on as many pools as it needs."""
-    life = Life(topology="2x2x2", slices=slices, pools=slices, steps=_STEPS, least=least)
+    life = Life(topology="2x2x2", slices=slices, pools=slices, steps=_STEPS, least=least, queued=queued)
     life.run(300.0)
     assert life.status["phase"] == "Running"
     return life
@@ -65,6 +65,65 @@ def test_the_run_goes_on_without_a_slice_and_takes_it_in_again(pool: str) -> Non
     assert (life.status["phase"], life.status["progress"]["step"]) == ("Complete", _STEPS)
     assert life.status["losses"] == {"maintenance": 1}
     assert [each["metadata"]["name"] for each in life.world.list(CONFIG_MAPS)] == ["job-shardwise-2"]
+
+
+def test_a_queued_job_keeps_the_quota_of_the_slices_that_are_away() -> None:
+    """It goes on with three of four and takes the fourth in again, all by the admission that it had."""
+    life = _begun(queued=True)
+    (workload,) = life.world.list(WORKLOADS)
+    assert workload["spec"]["podSets"][0]["count"] == 8
+    life.cluster.preempt("pool-2", 3.0 * HOUR)
+
+    life.run(0.5 * HOUR)
+    assert (life.status["phase"], life.status["slices"]) == ("Running", 3)
+    assert (len(_pods(life, placeholders=False)), len(_pods(life, placeholders=True))) == (6, 2)
+    life.run(3.0 * HOUR)
+    assert (life.status["phase"], life.status.get("slices")) == ("Running", None)
+    assert [each["metadata"]["uid"] for each in life.world.list(WORKLOADS)] == [workload["metadata"]["uid"]]
+    assert life.status["losses"] == {"maintenance": 1}
+
+
+def test_a_queued_job_begins_with_the_slices_that_there_are() -> None:
+    """Admitted with all, it does not give its quota back after startWithin, as long as some slices are whole."""
+    life = Life(topology="2x2x2", slices=4, pools=4, steps=_STEPS, least=2, queued=True)
+    life.cluster.preempt("pool-3", 5.0 * HOUR, notice_seconds=0.0)
+
+    life.run(HOUR)
+    assert (life.status["phase"], life.status["slices"]) == ("Running", 3)
+    life.run(5.0 * HOUR)
+    assert (life.status["phase"], life.status.get("slices")) == ("Running", None)
+    assert len({each["metadata"]["uid"] for each in life.world.list(WORKLOADS)}) == 1
+
+
+def test_a_queued_job_that_is_evicted_has_all_slices_when_it_is_admitted_again() -> None:
+    """Its placeholders end with its pods; what it is admitted with next is all that it asks for."""
+    life = _begun(queued=True)
+    life.cluster.preempt("pool-2", 2.0 * HOUR)
+    life.run(0.5 * HOUR)
+    assert life.status["slices"] == 3
+
+    life.queue.evict()
+    life.run(2.5 * HOUR)
+    (workload,) = life.world.list(WORKLOADS)
+    assert workload["spec"]["podSets"][0]["count"] == 8
+    assert (life.status["phase"], life.status.get("slices")) == ("Running", None)
+    assert _pods(life, placeholders=True) == []
+    life.run(24.0 * HOUR)
+    assert (life.status["phase"], life.status["progress"]["step"]) == ("Complete", _STEPS)
+
+
+def test_a_queued_job_of_which_too_few_slices_are_whole_gives_its_quota_back() -> None:
+    """Three of four are the fewest, and two are there: it queues again, for all of them."""
+    life = _begun(least=3, queued=True)
+    (workload,) = life.world.list(WORKLOADS)
+    life.cluster.preempt("pool-1", 2.0 * HOUR)
+    life.cluster.preempt("pool-2", 2.0 * HOUR)
+
+    life.run(1.5 * HOUR)
+    assert "slices" not in life.status
+    assert workload["metadata"]["uid"] not in [each["metadata"]["uid"] for each in life.world.list(WORKLOADS)]
+    life.run(24.0 * HOUR)
+    assert life.status["phase"] == "Complete"
 
 
 def test_fewer_than_the_fewest_are_waited_for() -> None:

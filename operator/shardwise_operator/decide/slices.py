@@ -26,7 +26,12 @@ def num_slices(seen: Observed) -> int:
 
 
 def elastic(seen: Observed) -> bool:
-    """Return whether the job may go on with fewer slices than it asks for, or does so still."""
+    """Return whether the job may go on with fewer slices than it asks for, or does so still.
+
+    Where a queue has chosen a node for each of its hosts, it also chooses others for those that are lost.
+    """
+    if seen.queueing and seen.queueing.admission and seen.queueing.admission.domains:
+        return False
     return len(seen.slice_counts) > 1 or bool(seen.slice_counts and seen.state.slices)
 
 

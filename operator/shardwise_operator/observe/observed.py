@@ -129,6 +129,11 @@ class Observed:
         return tuple(host_name(slice_, host) for slice_ in absent for host in range(self.made_of.topology.hosts))
 
     @property
+    def all_hosts(self) -> tuple[str, ...]:
+        """The hosts of all slices that the job asks for, those that this round does not have last."""
+        return (*self.hosts, *self.absent_hosts)
+
+    @property
     def queued(self) -> bool:
         """Whether the job has a queue that has not admitted it, so that no pod of its hosts may be there."""
         return self.queueing is not None and bool(self.queueing.queue) and self.queueing.admission is None
@@ -183,8 +188,7 @@ class Observed:
 
         A host whose node is about to go is not there either.
         """
-        hosts = (*self.hosts, *self.absent_hosts)
-        return frozenset(numbers_of(host)[0] for host in hosts if not self._is_there(host))
+        return frozenset(numbers_of(host)[0] for host in self.all_hosts if not self._is_there(host))
 
     def _is_there(self, host: str) -> bool:
         pod = self.current(host)

@@ -51,15 +51,11 @@ class Queues:
         self._caches, self._api, self._own, self._enabled = caches, api, own, enabled
 
     def check(self, job: Object) -> None:
-        """Raise JobError if the job names a queue and nobody would admit it as it is."""
+        """Raise JobError if the job names a queue and nobody would admit it."""
         queue = _live_queue(job)
         if queue and not self._enabled:
             expected = "no queue, since this operator runs without Kueue; the chart's value kueue.enabled changes that"
             raise JobError([Problem(path=f"metadata.labels.{QUEUE_LABEL}", given=shown(queue), expected=expected)])
-        least = job["spec"].get("recovery", {}).get("minSlices")
-        if queue and least is not None:
-            expected = "none of a job in a queue, which is admitted with all its slices or not at all"
-            raise JobError([Problem(path="spec.recovery.minSlices", given=shown(least), expected=expected)])
 
     def observe(self, job: Object, made_of: Snapshot | None) -> Queueing | None:
         """Return how the job stands with its queue; None without one.

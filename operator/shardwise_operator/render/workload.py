@@ -23,7 +23,7 @@ _QUEUED_AGAIN_AT_ONCE = ("Preempted", "NodeFailures")
 
 
 def workload_manifest(seen: Observed, queue: str, priority: Priority) -> dict[str, Any]:
-    """Return the Workload of a job: all its pods or none, since a run with fewer hosts is another run."""
+    """Return the Workload of a job: all its pods or none, also of one that may then go on with fewer slices."""
     asked: dict[str, Any] = {"queueName": queue, "priority": priority.value, "podSets": [_pod_set(seen)]}
     if priority.of is not None:
         asked["priorityClassRef"] = dict(priority.of)
@@ -51,7 +51,7 @@ def _pod_set(seen: Observed) -> dict[str, Any]:
             spec[group] = [_container(each) for each in pod["spec"][group]]
     if node_affinity := pod["spec"].get("affinity", {}).get("nodeAffinity"):
         spec["affinity"] = {"nodeAffinity": node_affinity}
-    pods = {"name": POD_SET, "count": len(seen.hosts), "template": {"spec": spec}}
+    pods = {"name": POD_SET, "count": len(seen.all_hosts), "template": {"spec": spec}}
     if topology := topology_request(made_of.pod.metadata.get("annotations", {}), made_of.topology.hosts):
         pods["topologyRequest"] = topology
     return pods

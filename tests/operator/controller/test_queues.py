@@ -202,6 +202,29 @@ def test_quota_that_is_held_and_not_used_goes_to_another_job(place: Place, queue
     wait("its pods", place.pods, _COLLECTED_SECONDS)
 
 
+def test_a_job_on_fewer_slices_keeps_the_quota_of_all(place: Place, queues: Make) -> None:
+    """Admitted with two, of which one finds no node, it goes on with the other, and waits for its node."""
+    made = queues(2)
+    hardware = {"accelerator": "cpu-sim", "topology": "1x2", "slices": 2}
+    place.apply(queued_job(hardware=hardware, recovery={"startWithin": "20s", "minSlices": 1}))
+    place.until_pods("job-0-0-0", "job-1-0-0")
+    place.run("job-0-0-0")
+    uid = made.workloads()["job"]["metadata"]["uid"]
+    place.until("it to begin again", lambda: place.leaving("job-0-0-0"))
+    place.remove("job-0-0-0")
+    place.until_pods("job-0-0-1")
+    place.run("job-0-0-1")
+    place.until("a placeholder", lambda: any(name.startswith("job-1-0-") for name in place.pods()))
+    place.apply(queued_job("next", cpu="500m"))
+    place.until("the other to queue", lambda: "insufficient" in place.status("next").get("message", ""))
+
+    workload = made.workloads()["job"]
+    assert (workload["metadata"]["uid"], workload["spec"]["podSets"][0]["count"]) == (uid, 2)
+    assert (place.status()["round"], place.status()["slices"]) == (1, 1)
+    assert condition_of(place.job(), "FewerSlices")["status"] == "True"
+    assert place.pods("next") == {}
+
+
 def _boosted(workload: dict[str, Any]) -> bool:
     return "kueue.x-k8s.io/priority-boost" in workload["metadata"].get("annotations", {})
 

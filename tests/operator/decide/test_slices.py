@@ -10,7 +10,9 @@ from tests.operator.building import NOW, begun, manifest, pod, record, seen, sna
 from shardwise_operator.decide.slices import next_slices, with_slices
 from shardwise_operator.observe.node import Node
 from shardwise_operator.observe.observed import Observed
+from shardwise_operator.observe.queueing import Queueing
 from shardwise_operator.observe.snapshot import Snapshot
+from shardwise_operator.observe.workload import Admission
 
 COUNTS = (4, 2, 1)
 POOL = "cloud.google.com/gke-nodepool"
@@ -45,6 +47,15 @@ def test_too_few_are_no_reason_to_change() -> None:
     """The round is tried again with as many as it has."""
     assert next_slices(observed(4, ("0-0", "1-0", "2-0"), least=2)) == 4
     assert next_slices(observed(2, ("0-0",), least=2)) == 2
+
+
+def test_where_a_queue_chooses_each_node_it_chooses_others_for_lost_ones() -> None:
+    """The next round has all slices: those of fewer would have the nodes of the first hosts, lost or not."""
+    chosen = Admission(domains=({"rack": "a"},) * 8)
+    for admission, slices in ((Admission(), 2), (chosen, None)):
+        queueing = Queueing(queue="team", admission=admission)
+        before = observed(4, ("0-1",), queueing=queueing)
+        assert with_slices(before, before.state, NOW).slices == slices
 
 
 def test_of_a_job_that_asks_for_fewer_by_now_as_many_are_whole() -> None:

@@ -41,6 +41,20 @@ def test_all_hosts_of_all_slices_are_one_set() -> None:
     assert (owner["uid"], owner["controller"]) == (UID, True)
 
 
+def test_a_round_on_fewer_slices_has_the_workload_of_all() -> None:
+    """Its quota is for the slices that are away, too, and it need not be admitted anew when they are back."""
+    whole, fewer = (
+        snapshot(manifest(hardware={"accelerator": "tpu-v5p", "topology": "2x2x2", "slices": slices}))
+        for slices in (4, 2)
+    )
+    of_all = seen(begun(hosts=whole.hosts), made_of=whole, slice_counts=(4, 2))
+    of_fewer = seen(begun(hosts=fewer.hosts, slices=2), made_of=fewer, slice_counts=(4, 2))
+
+    made = workload_manifest(of_fewer, "team", Priority())
+    assert made["spec"]["podSets"][0]["count"] == 8
+    assert shape(of_fewer) == shape(of_all)
+
+
 def test_only_what_a_queue_decides_by_is_in_it() -> None:
     """Neither variables nor mounts, which may be long; the requests of other containers count too."""
     side = {"name": "side", "image": "side:1", "resources": {"requests": {"cpu": "1"}}}

@@ -59,7 +59,7 @@ def first(seen: Observed, now: float) -> State:
 def queued_again(seen: Observed, reason: str, message: str, now: float) -> Plan:
     """Start another round of a run that has saved and stopped, which has to be admitted before it has pods."""
     assert seen.state.round is not None
-    state = _anew(seen.state, seen.state.round + 1, seen.hosts, reason, now).at_rest(reason, now=now)
+    state = _anew(seen.state, seen.state.round + 1, seen.all_hosts, reason, now).at_rest(reason, now=now)
     return Plan(state=state.at(Phase.PENDING, FALSE, reason, message, now=now))
 
 
