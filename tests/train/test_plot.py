@@ -1,9 +1,13 @@
 """The plot says what the run's metrics say: curve, evaluations, floors and restarts."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import plotext
 import pytest
 
+from shardwise.page.curves import MOST_POINTS
 from shardwise.train.plot import Records, plot_png, plot_text
 
 RECORDS = [{"step": step, "loss": 4 / step} for step in range(1, 6)]
@@ -51,3 +55,24 @@ def test_text_of_steps_without_a_loss() -> None:
         RECORDS, FLOORS, width=70, height=15
     )
     assert "no step has a loss" in plot_text(without, FLOORS, width=70, height=15)
+
+
+def test_text_of_a_run_of_weeks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """plotext, which takes twelve kilobytes for each point, gets few of a long curve; a spike of one step is in it."""
+    given: list[Sequence[float]] = []
+    signal = plotext.figure.signal
+
+    def noting(steps: Sequence[float], losses: Sequence[float]) -> Any:
+        given.append(losses)
+        return signal(steps, losses)
+
+    monkeypatch.setattr(plotext.figure, "signal", noting)
+    losses = [2.0 + step % 2 for step in range(20_000)]
+    losses[7_777] = 9.0
+    records: Records = [{"step": step, "loss": loss} for step, loss in enumerate(losses, 1)]
+
+    assert "9.0" in plot_text(records, {}, width=70, height=15)
+
+    (drawn,) = given
+    assert len(drawn) <= MOST_POINTS
+    assert max(drawn) == 9.0

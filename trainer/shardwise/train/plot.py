@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from shardwise.page.curves import Curve, thinned
 from shardwise.protocol.evaluated import HELD_OUT, results
 
 Records = Sequence[Mapping[str, Any]]
@@ -70,19 +71,23 @@ def plot_png(
 def plot_text(records: Records, floors: Mapping[str, float], *, width: int = 90, height: int = 18) -> str:
     """Return the same curve in characters, without steps that have no loss; words if none has one.
 
-    A loss without floors is an own program's, of whatever unit.
+    Of a long run the lowest and the highest losses are drawn, since plotext needs kilobytes for each point. A loss
+    without floors is an own program's, of whatever unit.
     """
     import plotext  # noqa: PLC0415
 
-    drawn = [r for r in records if r.get("loss") is not None]
-    if not drawn:
+    every = Curve()
+    for record in records:
+        if record.get("loss") is not None:
+            every.add(record["step"], record["loss"])
+    if not every.steps:
         return "no step has a loss to draw"
     figure = plotext.figure
     figure.clear()
     figure.theme("colorless")
     figure.plot_size(width, height)
-    numbers, losses = [r["step"] for r in drawn], [r["loss"] for r in drawn]
-    curve = figure.signal(numbers, losses)
+    drawn = thinned("loss", every)
+    curve = figure.signal(drawn.steps, drawn.values)
     curve.label("training loss")
     curve.lines()
     figure.draw(curve)
@@ -90,5 +95,5 @@ def plot_text(records: Records, floors: Mapping[str, float], *, width: int = 90,
         figure.line(value, label=f"{name} entropy {value:.2f}")
     figure.label("step", "x")
     figure.label("nats per token" if floors else "loss", "y")
-    figure.legend(x=numbers[-1], y=max([*losses, *floors.values()]), ha="right", va="top", relative=True)
+    figure.legend(x=drawn.steps[-1], y=max([*drawn.values, *floors.values()]), ha="right", va="top", relative=True)
     return str(plotext.uncolorize(str(figure.build())))
