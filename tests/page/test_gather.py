@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.page.building import BEGAN, HOSTILE, SUMMARY, make_run, started
+from tests.page.building import BEGAN, HOSTILE, SUMMARY, lines, make_program_run, make_run, started
 
 from shardwise.launcher.system import log_bound
 from shardwise.page.gather import gather
@@ -103,3 +103,23 @@ def test_the_time_left_of_a_program_that_reports_each_hundredth_step(tmp_path: P
     (tmp_path / "summary.json").write_text(json.dumps({"name": "own", "status": "running", "of": 10_000}))
 
     assert gather(tmp_path, status="running").eta_seconds == 5000.0
+
+
+def test_events_that_no_run_writes(tmp_path: Path) -> None:
+    """A program that writes metrics.jsonl itself has events of the same names; of them the page has what fits."""
+    directory = make_program_run(tmp_path / "run", loss=1.5)
+    events = [
+        {"event": "started", "step": 2, "mesh": [2, 4], "memory": "80 GB", "program": True},
+        {"event": "saved", "step": 2, "savedAt": "2026-11-29T06:00:00Z", "digest": None},
+        {"event": "evaluated", "step": 2, "sets": ["books"], "heldOutLoss": "2.5"},
+        {"event": "evaluated", "step": 2, "sets": {"books": {"loss": 2.5}}},
+        {"event": "slower", "step": 2, "time": "06:00", "reason": "a new learning rate"},
+    ]
+    with (directory / "metrics.jsonl").open("a", encoding="utf-8") as metrics:
+        metrics.write(lines(events) + "[" * 100_000 + "\n")
+
+    known = gather(directory, status="running")
+
+    assert (known.step, [save.step for save in known.saves], known.mesh) == (2, [2], {})
+    assert (known.held_out_loss, known.set_losses) == (None, {"books": 2.5})
+    assert [(notice.event, notice.text) for notice in known.notices] == [("slower", "a new learning rate")]

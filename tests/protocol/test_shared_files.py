@@ -34,6 +34,28 @@ def test_numbers_of_a_step() -> None:
     assert line_of_run({"step": 3, "event": "saved", "digest": "ab"}) == {"step": 3, "event": "saved", "digest": "ab"}
 
 
+def test_fields_of_an_event() -> None:
+    """Each is there if it is of its kind; what a program has added stays."""
+    wrong: dict[str, Any] = {
+        "attempt": "first",
+        "devices": [0, 1],
+        "savedAt": "2026-11-29T06:00:00Z",
+        "time": "06:00",
+        "durableSeconds": "2.5",
+        "evaluatedAt": None,
+        "digest": 7,
+        "heldOutLoss": "2.5",
+        "sets": {"books": 2.5},
+        "program": "my.py",
+        "mesh": [2, 4],
+        "memory": {"gpu": 80},
+    }
+    event = {"step": 3, "event": "saved", "mine": [1]}
+    assert line_of_run({**event, **wrong}) == event
+    right = {"savedAt": 1.5, "devices": 8, "sets": {"books": {"loss": None, "accuracy": 0.5, "tokens": 3}}}
+    assert line_of_run({**event, **right}) == {**event, **right}
+
+
 def test_fields_of_a_summary() -> None:
     """Each is there if it is of its kind; what a program has added stays."""
     wrong: dict[str, Any] = {

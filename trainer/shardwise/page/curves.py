@@ -181,7 +181,7 @@ def _whole_lines(path: Path, offset: int) -> Iterator[bytes]:
 def _object(line: bytes) -> dict[str, Any] | None:
     try:
         record = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None
 

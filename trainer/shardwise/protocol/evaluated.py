@@ -34,7 +34,7 @@ def as_record(found: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
 def by_name(record: Mapping[str, Any]) -> dict[str, float | None]:
     """Return losses and accuracies by the names that curves and trackers have: `heldOutLoss`, and `web/loss` of web."""
     return {
-        f"{HELD_OUT}{key.capitalize()}" if name == HELD_OUT else f"{name}/{key}": values[key]
+        f"{HELD_OUT}{key.capitalize()}" if name == HELD_OUT else f"{name}/{key}": values.get(key)
         for name, values in results(record).items()
         for key in ("loss", "accuracy")
     }
