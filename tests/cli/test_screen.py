@@ -5,7 +5,8 @@ from typing import Any
 
 from rich.console import Console
 from tests.cli.test_status import LIVE
-from tests.page.building import lose_number, make_run
+from tests.page.building import BEGAN, lose_number, make_run, saved, started
+from tests.page.building import lines as lines_of
 
 from shardwise.cli.screen import Size, screen
 from shardwise.page.document import Notice, PageDocument
@@ -49,6 +50,19 @@ def test_what_is_shown(tmp_path: Path) -> None:
     assert "training loss" in text
     assert "■ step 62%   ■ start 25%   ■ recovery 10%   ■ lostSteps 2%" in text
     assert "saveFailed at step 5" in lines[-1]
+
+
+def test_checkpoints_that_were_set_aside(tmp_path: Path) -> None:
+    """A run that went back to step 4 does not say that a later step is saved."""
+    directory = make_run(tmp_path / "run")
+    events = [saved(6, BEGAN + 40), {"event": "setAside", "step": 4, "steps": [6]}, started(4, 2)]
+    with (directory / "metrics.jsonl").open("a", encoding="utf-8") as metrics:
+        metrics.write(lines_of(events))
+
+    found = drawn(gather(directory), None, Size(120, 50))
+
+    assert "saved at step 4" in found[2]
+    assert "checkpoints step 4; the last took 1.5 s; training waited 0.25 s" in found
 
 
 def test_a_loss_that_is_no_number(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.page.building import BEGAN, HOSTILE, SUMMARY, lines, make_program_run, make_run, started
+from tests.page.building import BEGAN, HOSTILE, SUMMARY, lines, make_program_run, make_run, saved, started
 
 from shardwise.launcher.system import log_bound
 from shardwise.page.gather import gather
@@ -46,6 +46,22 @@ def test_a_checkpoint_that_was_deleted_is_not_there(tmp_path: Path) -> None:
     directory = make_run(tmp_path / "run")
     assert [save.kept for save in gather(directory, status="complete", checkpoints=lambda _: []).saves] == [False]
     assert [save.kept for save in gather(directory, status="complete").saves] == [None]
+
+
+def test_a_checkpoint_that_was_set_aside_is_not_there(tmp_path: Path) -> None:
+    """A run that went back has what it went back to and what it has saved since, whether or not they are listed."""
+    events = [
+        started(0, 0),
+        *(saved(number, BEGAN + number) for number in (2, 4, 6)),
+        {"event": "setAside", "step": 2, "steps": [4, 6]},
+        started(2, 1),
+        saved(4, BEGAN + 10),
+    ]
+    (tmp_path / "metrics.jsonl").write_text(lines(events), encoding="utf-8")
+
+    saves = gather(tmp_path, status="running").saves
+
+    assert [(save.step, save.kept) for save in saves] == [(2, None), (6, False), (4, None)]
 
 
 def test_a_run_that_has_written_nothing(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def _progress(document: PageDocument) -> RenderableType:
 def _figures(document: PageDocument) -> Text:
     """Return the figures that are known, in one line if there is room."""
     restarts = ", ".join(f"{plain(cause)} {count}" for cause, count in document.restarts.items() if count)
-    saved = [save.step for save in document.saves]
+    saved = [save.step for save in document.saves if save.kept is not False]
     known = {
         "loss": _figure(document.loss, "{:.4f}"),
         "held-out loss": _figure(document.held_out_loss, "{:.4f}"),

@@ -134,12 +134,18 @@ def _notices(timeline: Timeline, metrics: Metrics) -> dict[str, Any]:
 
 
 def _saves(metrics: Metrics, checkpoints: Collection[int] | None) -> dict[str, Any]:
-    """Return the commits that count: of a step that was saved again after a restart, the last one."""
+    """Return the commits that count: of a step that was saved again after a restart, the last one.
+
+    One that was set aside is not kept. It is still returned, as one that was deleted is.
+    """
     newest: dict[int, Save] = {}
     for event in metrics.events:
         if event["event"] == "saved":
             newest.pop(event["step"], None)
             newest[event["step"]] = Save.model_validate(event)
+        elif event["event"] == "setAside":
+            aside = newest.keys() & set(event.get("steps", ()))
+            newest |= {step: newest[step].model_copy(update={"kept": False}) for step in aside}
     every = [
         save if checkpoints is None else save.model_copy(update={"kept": save.step in checkpoints})
         for save in newest.values()

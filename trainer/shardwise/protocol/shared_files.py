@@ -42,6 +42,7 @@ _OF_EVENTS: dict[str, TypeAdapter[Any]] = {
     **dict.fromkeys(("heldOutLoss", "heldOutAccuracy", "tokens"), TypeAdapter(_Finite | None)),
     "sets": TypeAdapter(dict[str, _Results]),
     "program": TypeAdapter(bool),
+    "steps": TypeAdapter(list[Count]),
     "mesh": TypeAdapter(dict[str, Count]),
     "memory": TypeAdapter(list[_Memory]),
 }
