@@ -92,6 +92,24 @@ def test_follow(directory: Path, tmp_path: Path) -> None:
     assert followed.returncode == 0
 
 
+def test_follow_a_host_without_a_log(directory: Path, tmp_path: Path) -> None:
+    """A live run may get that log yet, so it is waited for; that there is none, and which there are, is said."""
+    with Held(directory):
+        followed = subprocess.Popen(
+            [*COMMAND, "logs", str(directory), "--host", "7", "-f"],
+            env=person(tmp_path),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert followed.stderr is not None
+        said = followed.stderr.readline()
+    assert "no log of host 7 in attempt 10; there are attempts 0, 10, and in this one hosts 0" in said
+    assert said.endswith("; waiting for it, as the run is live\n")
+    assert followed.communicate()[0] == ""
+    assert followed.returncode == 0
+
+
 def test_logs_that_were_cut(directory: Path, command: Command) -> None:
     """All that is left of a log is printed in its order, with the lines that say what is not."""
     log = directory / "logs" / "attempt-10" / "host-0.log"

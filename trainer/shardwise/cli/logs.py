@@ -58,20 +58,28 @@ def command(
     there = _attempts(directory)
     wanted = max(there, default=0) if attempt is None else attempt
     path = log_path(directory, wanted, host)
-    # A run that has only just begun has no log yet, but will have one.
-    is_early = follow and attempt is None and is_live(directory)
-    if not path.is_file() and not is_early:
-        hosts = sorted(int(log.stem.removeprefix("host-")) for log in path.parent.glob("host-*.log"))
-        raise UsageError(
-            f"{shown(directory)}: no log of host {host} in attempt {wanted}; there are "
-            f"attempts {', '.join(map(str, there)) or 'none'}"
-            + (f", and in this one hosts {', '.join(map(str, hosts))}" if hosts else "")
-        )
+    if not path.is_file():
+        why = _missing(directory, wanted, host, there)
+        # A run that has only just begun has no log yet, but will have one.
+        if not (follow and attempt is None and is_live(directory)):
+            raise UsageError(why)
+        typer.echo(f"{why}; waiting for it, as the run is live", err=True)
     if follow:
         for text in _followed(directory, wanted, host):
             typer.echo(text, nl=False)
     else:
         typer.echo(whole_log(path).decode("utf-8", "replace"), nl=False)
+
+
+def _missing(directory: Path, attempt: int, host: int, there: list[int]) -> str:
+    """Return that a host has no log in an attempt, and which logs there are."""
+    folder = log_path(directory, attempt, host).parent
+    hosts = sorted(int(log.stem.removeprefix("host-")) for log in folder.glob("host-*.log"))
+    return (
+        f"{shown(directory)}: no log of host {host} in attempt {attempt}; there are "
+        f"attempts {', '.join(map(str, there)) or 'none'}"
+        + (f", and in this one hosts {', '.join(map(str, hosts))}" if hosts else "")
+    )
 
 
 def _followed(directory: Path, attempt: int, host: int) -> Iterator[str]:
