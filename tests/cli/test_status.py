@@ -342,6 +342,21 @@ def test_human_view(tmp_path: Path, command: Command) -> None:
     assert "seconds compile 3.5" in lines
 
 
+def test_of_many_checkpoints_the_newest(tmp_path: Path, command: Command) -> None:
+    """A run of weeks that keeps hundreds for good does not fill the screen with them; --json has them all."""
+    directory = make_run(tmp_path / "run")
+    for step in range(100, 10_100, 100):
+        folder = directory / "checkpoints" / checkpoint_name(step)
+        folder.mkdir()
+        (folder / "COMMITTED").touch()
+
+    lines = " ".join(command("status", str(directory)).out.split())
+
+    assert "step 10000 is the newest of 90 earlier ones, 8900, 9000, 9100, 9200" in lines
+    assert "9900, 10000 in " in lines
+    assert len(json.loads(command("status", str(directory), "--json").out)["checkpoints"]) == 102
+
+
 def test_a_loss_that_is_no_number(tmp_path: Path, command: Command) -> None:
     """It is said so; as JSON, which has no such number, it is null."""
     directory = make_run(tmp_path / "run")

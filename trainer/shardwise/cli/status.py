@@ -38,7 +38,7 @@ STATUSES = {
     "dead": ("red", "its process ended without a word; the same command {goes_on}"),
     "ready": ("yellow", "never started"),
 }
-_MOST_HOSTS = 16
+_MOST_HOSTS, _MOST_CHECKPOINTS = 16, 12
 
 
 def command(
@@ -212,5 +212,7 @@ def _checkpoints(run: RunOverview) -> str:
         return f"none yet in {run.root}"
     if len(run.checkpoints) == 1:
         return f"step {run.checkpoints[0]} in {run.root}"
-    steps = ", ".join(map(str, run.checkpoints))
+    earlier = len(run.checkpoints) - _MOST_CHECKPOINTS
+    newest = ", ".join(map(str, run.checkpoints[-_MOST_CHECKPOINTS:]))
+    steps = f"{earlier:,} earlier ones, {newest}" if earlier > 0 else newest
     return f"step {run.checkpoints[-1]} is the newest of {steps} in {run.root}"
