@@ -5,6 +5,7 @@ Who reads them reckons with what it finds, so what no run writes is passed over 
 
 import math
 from collections.abc import Mapping
+from sys import intern
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
@@ -62,8 +63,12 @@ def line_of_run(line: object) -> dict[str, Any] | None:
     if not isinstance(line, dict) or not _is_step(line.get("step")):
         return None
     event = line.get("event")
-    if event is None:
-        return {name: value for name, value in line.items() if name != "event" and (value is None or _is_number(value))}
+    if event is None:  # of weeks there are many, whose names would be more than their numbers
+        return {
+            intern(name): value
+            for name, value in line.items()
+            if name != "event" and (value is None or _is_number(value))
+        }
     if not isinstance(event, str):
         return None
     wrong = {name for name in _OF_EVENTS.keys() & line.keys() if not _fits(_OF_EVENTS[name], line[name])}
