@@ -8,7 +8,7 @@ from tests.client.answering import StandInServer, job, kubeconfig
 
 from shardwise.client import Cluster
 from shardwise.client.job import Job
-from shardwise.protocol.errors import ClusterError
+from shardwise.protocol.errors import ClusterError, UsageError
 from shardwise.protocol.job_status import JobStatus
 
 
@@ -34,6 +34,14 @@ def read(path: Path, phase: str, status: dict[str, Any]) -> JobStatus:
     """Return what is read of a job with this status."""
     with StandInServer(lambda _: job(phase, **status)) as server:
         return Cluster(kubeconfig=kubeconfig(path, server.url)).job("job").status
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", "job?watch=true", "Job", "job\n"])
+def test_what_is_no_name(name: str, tmp_path: Path) -> None:
+    """It is refused before anything is asked: to delete a job without a name would be to delete all of them."""
+    cluster = Cluster(kubeconfig=kubeconfig(tmp_path / "config", "http://127.0.0.1:1"))
+    with pytest.raises(UsageError, match=r"expected the name of a job"):
+        cluster.job(name)
 
 
 @pytest.mark.parametrize(

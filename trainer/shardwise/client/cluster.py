@@ -1,5 +1,6 @@
 """A cluster's namespace: jobs are submitted there, and found there."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,9 @@ from shardwise.job.document import Document, read_document
 from shardwise.job.load import check
 from shardwise.job.overrides import apply_overrides
 from shardwise.protocol.errors import UsageError
+
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+"""Of any object of a cluster. A path with another one would be that of other objects, or of all of them."""
 
 
 class Cluster:
@@ -55,7 +59,17 @@ class Cluster:
         return ClusterJob(self._api, namespace, metadata.name)
 
     def job(self, name: str) -> ClusterJob:
-        """Return the job of this name; whether it is there is found out when it is asked."""
+        """Return the job of this name; whether it is there is found out when it is asked.
+
+        Raises:
+            UsageError: no job can have this name.
+
+        """
+        if not _NAME.fullmatch(name):
+            raise UsageError(
+                f"{name!r}: expected the name of a job, lower-case letters, digits, '-' and '.', as `kubectl get tj` "
+                "prints it"
+            )
         return ClusterJob(self._api, self.namespace, name)
 
     def jobs(self) -> list[ClusterJob]:
