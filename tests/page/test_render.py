@@ -57,6 +57,19 @@ def test_text_of_bytes_that_are_no_utf8(tmp_path: Path) -> None:
     page.encode()
 
 
+def test_an_end_with_bytes_that_are_no_utf8(tmp_path: Path) -> None:
+    """How an attempt ended may name a file of such a name, and the page still says it."""
+    directory = make_run(tmp_path / "run")
+    message = os.fsdecode(b"/data/th\xe9 is gone")
+    events = [
+        {"time": BEGAN + 50, "event": "attempt", "attempt": 2},
+        {"time": BEGAN + 60, "event": "done", "code": 1, "message": message, "cause": "failure"},
+    ]
+    with (directory / "logs/launcher.jsonl").open("a", encoding="utf-8") as launcher:
+        launcher.write(lines(events))
+    assert r"/data/th\\udce9 is gone" in render(gather(directory))
+
+
 def test_policy_allows_its_own_script_alone(tmp_path: Path) -> None:
     """The policy names the hash of the one script and of the one style, and nothing else may be loaded."""
     page = render(gather(make_run(tmp_path / "run"), status="complete"))

@@ -5,6 +5,7 @@ from typing import Any
 
 from shardwise.page.document import AttemptTimes, HostTimes, Notice, SlowHost
 from shardwise.protocol.run_status import RunStatus
+from shardwise.protocol.text import writable
 
 MOST_ATTEMPTS = 100
 MOST_HOSTS = 32
@@ -91,7 +92,8 @@ class Timeline:
         )
 
     def _change(self, **changes: Any) -> None:
-        self.attempts[-1] = self.attempts[-1].model_copy(update=changes)
+        fit = {name: writable(value) if isinstance(value, str) else value for name, value in changes.items()}
+        self.attempts[-1] = self.attempts[-1].model_copy(update=fit)  # which checks nothing
 
 
 def notice(event: Mapping[str, Any]) -> Notice:
