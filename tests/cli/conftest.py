@@ -35,10 +35,14 @@ class Ended:
 Command = Callable[..., Ended]
 
 
+def outside() -> dict[str, str]:
+    """Return the environment without what JAX's devices and compiler have in these tests' own process."""
+    return {name: value for name, value in os.environ.items() if name not in ("NPROC", "XLA_FLAGS")}
+
+
 def person(cache: Path) -> dict[str, str]:
-    """Return the environment of a person's shell: what JAX's devices need in these tests' own process is not in it."""
-    inherited = {name: value for name, value in os.environ.items() if name not in ("NPROC", "XLA_FLAGS")}
-    return inherited | {CACHE_VARIABLE: str(cache), "COLUMNS": "80"}
+    """Return the environment of a person's shell."""
+    return outside() | {CACHE_VARIABLE: str(cache), "COLUMNS": "80"}
 
 
 @pytest.fixture(scope="session")

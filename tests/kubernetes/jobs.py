@@ -1,7 +1,6 @@
 """A job in a cluster as a test handles it: applied, watched, hurt, and compared with the same job on one machine."""
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.conftest import outside
 from tests.cluster.client import Client, RefusedError
 from tests.cluster.commands import ClusterError, attempt, wait
 
@@ -80,9 +80,7 @@ def train_here(job: Mapping[str, Any], folder: Path) -> Ended:
         folder.mkdir()
         file.write_text(write_document(job))
         command = [str(Path(sys.executable).with_name("shardwise")), "run", str(file), "--dir", str(directory)]
-        # What tests' own programs are compiled with is no person's: its bits are those of pods.
-        shell = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-        done = subprocess.run(command, cwd=ROOT, env=shell, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, cwd=ROOT, env=outside(), capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
     digest: str = json.loads((directory / "summary.json").read_text())["digest"]
     return Ended(digest, losses(directory / "metrics.jsonl"))

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from tests.cli.conftest import outside
 from tests.launcher.conftest import JOB, LIMIT_SECONDS
 
 from shardwise.job import accelerators
@@ -90,11 +91,9 @@ class Pods:
         }
         script = Path(__file__).parent / "pod_process.py"
         command = [sys.executable, str(script), str(root), json.dumps(self.options)]
-        # What tests' own programs are compiled with is no pod's: its bits are those of runs elsewhere.
-        inherited = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
         with self._output.open("ab") as output:
             self.processes[host] = subprocess.Popen(
-                command, env=inherited | variables, stdout=output, stderr=output, start_new_session=True
+                command, env=outside() | variables, stdout=output, stderr=output, start_new_session=True
             )
         self._all.append(self.processes[host])
 

@@ -101,8 +101,12 @@ def test_a_queued_job_that_is_evicted_has_all_slices_when_it_is_admitted_again()
     life.cluster.preempt("pool-2", 2.0 * HOUR)
     life.run(0.5 * HOUR)
     assert life.status["slices"] == 3
+    waiting = {pod["metadata"]["name"] for pod in _pods(life, placeholders=True)}
 
     life.queue.evict()
+    life.run(0.2 * HOUR)
+    again = {pod["metadata"]["name"] for pod in _pods(life, placeholders=False)}
+    assert (len(waiting), len(again), waiting & again) == (2, 8, set())
     life.run(2.5 * HOUR)
     (workload,) = life.world.list(WORKLOADS)
     assert workload["spec"]["podSets"][0]["count"] == 8
@@ -121,6 +125,24 @@ def test_a_queued_job_of_which_too_few_slices_are_whole_gives_its_quota_back() -
 
     life.run(1.5 * HOUR)
     assert "slices" not in life.status
+    assert workload["metadata"]["uid"] not in [each["metadata"]["uid"] for each in life.world.list(WORKLOADS)]
+    life.run(24.0 * HOUR)
+    assert life.status["phase"] == "Complete"
+
+
+def test_a_queued_job_on_fewer_slices_that_loses_too_many_queues_for_all() -> None:
+    """Three of four go on, and a second one is lost: the quota of all is given back."""
+    life = _begun(least=3, queued=True)
+    (workload,) = life.world.list(WORKLOADS)
+    life.cluster.preempt("pool-1", 8.0 * HOUR)
+    life.run(0.5 * HOUR)
+    assert life.status["slices"] == 3
+    life.cluster.preempt("pool-2", 6.0 * HOUR)
+
+    life.run(3.0 * HOUR)
+    assert "slices" not in life.status
+    assert _pods(life, placeholders=True) == []
+    assert {each["spec"]["podSets"][0]["count"] for each in life.world.list(WORKLOADS)} <= {8}
     assert workload["metadata"]["uid"] not in [each["metadata"]["uid"] for each in life.world.list(WORKLOADS)]
     life.run(24.0 * HOUR)
     assert life.status["phase"] == "Complete"
