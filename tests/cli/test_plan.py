@@ -1,5 +1,6 @@
 """`shardwise plan` as a person calls it: its verdict, its search, and the job file that it writes."""
 
+import io
 import json
 import re
 import stat
@@ -9,11 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from tests.cli.conftest import COMMAND, person
 from tests.cli.test_plan_verdict import CLASS
 
 from shardwise.job.accelerators import CLASS_VARIABLE
 from shardwise.job.document import parse_document, write_document
+from shardwise.plan.result import Plan
+from shardwise.plan.show import show
 from shardwise.protocol.contract import ExitCode
 
 ROOT = Path(__file__).parents[2]
@@ -199,9 +203,10 @@ def test_a_pipeline_says_how_long_its_stages_idle(tmp_path: Path) -> None:
     assert 1.15 < split["bound"]["computeSeconds"] / whole["bound"]["computeSeconds"] <= 1 / 0.8
     assert split["wire"]["pipeline"]["bytes"] >= split["wire"]["pipeline"]["least"] > 0
     assert split["memory"]["activations"] > 0
-    said = _plan(tmp_path, *words, "--set=training.mesh.tensor=1").stdout
-    assert "stages of the pipeline idle 20.0% of 5 ticks" in said
-    assert "x pipeline 2 x" in said
+    said = io.StringIO()
+    show(Plan.model_validate(split), Console(file=said, width=110))
+    assert "stages of the pipeline idle 20.0% of 5 ticks" in said.getvalue()
+    assert "x pipeline 2 x" in said.getvalue()
 
 
 def test_a_job_that_does_not_fit_says_by_how_much(tmp_path: Path) -> None:

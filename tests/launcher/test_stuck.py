@@ -1,4 +1,7 @@
-"""A trainer that SIGKILL does not end: its pod is said to be stuck, and replaced; on one machine the run has failed."""
+"""A host that can start no trainer is said to be stuck: its pod is replaced, and on one machine the run has failed.
+
+SIGKILL does not end its last trainer, or its devices fail again and again.
+"""
 
 import os
 import signal
@@ -61,3 +64,29 @@ def test_on_one_machine(run: Run, host: int) -> None:
     assert run.end() == ExitCode.FAILURE
     assert f"process {held} has survived SIGKILL" in run.output
     assert (run.summary["status"], run.summary["cause"], run.summary["rank"]) == ("failed", "hostLost", host)
+
+
+@pytest.mark.parametrize("host", [0, 1])
+def test_devices_that_fail_twice(pods: Pods, host: int) -> None:
+    """The first time may be chance. After the second one the host takes no orders, and its next pod goes on."""
+    failing = [{"attempt": attempt, "rank": host, "step": 7, "exit": ExitCode.DEVICE} for attempt in range(2)]
+    pods.start(faults=failing)
+    (stuck,) = pods.until(lambda status: bool(status["stuck"]))["stuck"]
+
+    assert (stuck["host"], stuck["address"]) == (host, pods.addresses[host])
+    assert stuck["message"] == "its devices have failed in attempts 0, 1"
+    pods.until(lambda status: f"waiting for host {host}; its devices have failed" in status["reason"])
+    pods.ask_to_go(host)
+    assert pods.wait(host) == HOST_LEFT
+    pods.make(host)
+    assert pods.codes() == [ExitCode.OK] * 2
+    assert pods.record(host).restarts == {"device": 2}
+
+
+def test_devices_that_fail_twice_on_one_machine(run: Run) -> None:
+    """There is no other node: it is tried again, as often as the budget says."""
+    failing = [{"attempt": attempt, "rank": 1, "step": 7, "exit": ExitCode.DEVICE} for attempt in range(3)]
+    run.start(hosts=2, recovery="backoff: 10ms", faults=failing)
+
+    assert run.end() == ExitCode.OK
+    assert run.summary["restarts"] == {"device": 3}

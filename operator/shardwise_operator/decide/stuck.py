@@ -1,7 +1,8 @@
-"""Pods that are stuck: SIGKILL does not end their trainer, because the node's kernel holds it in a device or a disk.
+"""Pods that are stuck: they can start no trainer, and another pod on their node could not either.
 
-The agent of such a pod reports it through host 0 and can do no more: a container does not end before all its processes
-have. `losses.py` treats it as a lost node. The pod object may stay for as long as its node does.
+SIGKILL does not end their last one, because the node's kernel holds it in a device or a disk, or their devices have
+failed twice. The agent of such a pod reports it through host 0 and can do no more: a container does not end before all
+its processes have. `losses.py` treats it as a lost node. The pod object may stay for as long as its node does.
 """
 
 from collections.abc import Mapping

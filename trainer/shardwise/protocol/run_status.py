@@ -75,7 +75,10 @@ class FailedSaves(Message):
 
 
 class StuckHost(Message):
-    """A host whose last trainer even SIGKILL does not end: `message` names the process, `address` is the host's."""
+    """A host that can start no trainer; `address` is the host's.
+
+    Its last one survives SIGKILL, which `message` names, or its devices have failed in several attempts.
+    """
 
     host: int
     address: ShortText

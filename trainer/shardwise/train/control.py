@@ -37,7 +37,7 @@ class Controls:
         clock: monotonic seconds.
         save_every_seconds: how often a save is due, or None.
         stop_after_seconds: the deadline of this process, or None.
-        measures: whether to measure this host's speed now and then; it is compared with other hosts.
+        measures: whether to give this host's devices a piece of work of their own now and then (`train.probe`).
 
     """
 

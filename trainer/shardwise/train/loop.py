@@ -96,6 +96,7 @@ class Loop:
 
         Raises:
             NonFiniteError: a step must not be trained on; nothing of it is saved.
+            DeviceError: a device of this host computes wrong.
             StorageError, CheckpointError: saves failed for too long; the checkpoints before them are untouched.
 
         """
@@ -225,7 +226,7 @@ class Loop:
         return works
 
     def _measure(self) -> None:
-        """Measure this host's own speed."""
+        """Measure this host's own speed, and see that its devices compute right."""
         self._probe.prepare()
         began = time.perf_counter()
         self._phases.measured(self._probe.seconds())

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from shardwise.job.accelerators import accelerator_of
 from shardwise.job.spec import Training, TrainingJob
 from shardwise.protocol.contract import WORK_LIMIT_HANGS, ExitCode, Phase, checkpoint_root
 from shardwise.protocol.errors import ShardwiseError
@@ -63,7 +64,8 @@ def run(job: TrainingJob, orders: Orders, console: Console, *, spent: Mapping[st
         time.monotonic,
         save_every_seconds=every.seconds if every else None,
         stop_after_seconds=orders.deadline_seconds,
-        measures=orders.num_processes > 1,
+        # Simulated devices compute as the processor does, and one host has none to be compared with.
+        measures=orders.num_processes > 1 or accelerator_of(job.spec.hardware).spec.platform != "cpu",
     )
     directory = RunDirectory(Path(orders.directory), orders.attempt)
     with user_errors(job, directory.path), controls.signals():

@@ -11,7 +11,9 @@ from pydantic import Field
 
 from shardwise.launcher.ray.node import RayPlace
 from shardwise.launcher.system.processes import own_module
+from shardwise.protocol.contract import checkpoint_root, progress_name
 from shardwise.protocol.message import Message
+from shardwise.protocol.orders import Orders
 
 JOB_COPY = "job.yaml"
 TRAINER = own_module("shardwise.train.child")
@@ -81,6 +83,22 @@ class AgentConfig(Message):
     def socket(self) -> Path:
         """Return the unix socket at which this host's agent takes requests."""
         return socket_of(self.scratch, self.host)
+
+    @property
+    def progress(self) -> Path:
+        """Return the file of its trainer's progress record."""
+        return self.scratch / progress_name(self.host)
+
+    def own(self, orders: Orders) -> Orders:
+        """Return the orders with this host's own files: its folders may have other names than the leader's."""
+        own = {
+            "job_file": str(self.job_file),
+            "directory": str(self.directory),
+            "checkpoints": checkpoint_root(None, self.url) if self.url else None,
+            "progress": str(self.progress),
+            "stacks": str(stacks_of(self.scratch, self.host)),
+        }
+        return orders.model_copy(update=own)
 
 
 def socket_of(scratch: Path, host: int) -> Path:

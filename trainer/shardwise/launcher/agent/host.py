@@ -16,7 +16,7 @@ from shardwise.launcher.agent.progress_file import ProgressFile
 from shardwise.launcher.agent.standby import Standbys
 from shardwise.launcher.agent.trainer import StuckError, Trainer
 from shardwise.launcher.system import processes
-from shardwise.protocol.contract import Phase, Progress, checkpoint_root, progress_name
+from shardwise.protocol.contract import ExitCode, Phase, Progress
 from shardwise.protocol.orders import Orders
 from shardwise.protocol.report import Exit, Report
 from shardwise.protocol.requests import (
@@ -34,6 +34,8 @@ from shardwise.protocol.requests import (
 _LOOK_SECONDS = 0.05
 _REAP_SECONDS = 1.0
 _STEP_NEWS_SECONDS = 0.25
+_DEVICE_FAILURES = 2
+"""So often the devices of a host in a cluster fail before its pod goes to another node: once may be chance."""
 
 
 class Host:
@@ -49,7 +51,7 @@ class Host:
         """Start nothing yet."""
         self._config = config
         self.agent_id = secrets.token_hex(8)
-        self._progress_file = ProgressFile(config.scratch / progress_name(config.host))
+        self._progress_file = ProgressFile(config.progress)
         self._trainer: Trainer | None = None
         self._standbys = Standbys(config, job)
         self._runs_program = job.spec.program is not None
@@ -57,7 +59,7 @@ class Host:
         self._exit: Exit | None = None
         self._ended: asyncio.Task[None] | None = None
         self._changing = asyncio.Lock()
-        self._stuck = ""
+        self._stuck, self._device_failures = "", list[int]()
         self._progress: Progress | None = None
         self._told_at, self._version = 0.0, 0
         self._news = asyncio.Event()
@@ -82,7 +84,7 @@ class Host:
         """Serve a request; OSError if that cannot be done."""
         match request:
             case StartTrainer(orders=orders):
-                await self._start(self._own(orders))
+                await self._start(self._config.own(orders))
                 return Done()
             case EndTrainer():
                 await self.end()
@@ -116,8 +118,13 @@ class Host:
 
     @property
     def stuck(self) -> str:
-        """Return why this host can start no trainer: SIGKILL does not end the last one; "" if it can."""
-        return self._stuck if self._trainer and self._trainer.alive else ""
+        """Return why this host can start no trainer: one survives SIGKILL, or its devices fail; "" if it can."""
+        if self._trainer and self._trainer.alive:
+            return self._stuck
+        # On one machine there is no other node for its pod, and the leader tries on within the budget.
+        if self._config.one_machine or len(self._device_failures) < _DEVICE_FAILURES:
+            return ""
+        return f"its devices have failed in attempts {', '.join(map(str, self._device_failures))}"
 
     async def end(self) -> None:
         """End the trainer and wait until it is gone, or it shows that it is stuck."""
@@ -159,18 +166,6 @@ class Host:
             stop_asked=self.stop_asked,
         )
 
-    def _own(self, orders: Orders) -> Orders:
-        """Return the orders with this host's own files: its folders may have other names than the leader's."""
-        config = self._config
-        own = {
-            "job_file": str(config.job_file),
-            "directory": str(config.directory),
-            "checkpoints": checkpoint_root(None, config.url) if config.url else None,
-            "progress": str(self._progress_file.path),
-            "stacks": str(stacks_of(config.scratch, config.host)),
-        }
-        return orders.model_copy(update=own)
-
     async def _start(self, orders: Orders) -> None:
         async with self._changing:
             await self._end_trainer()
@@ -201,6 +196,8 @@ class Host:
             await trainer.end_family()
         self._read_progress()
         self._exit = ended
+        if ended.code == ExitCode.DEVICE:
+            self._device_failures.append(trainer.orders.attempt)
         self._tell()
 
     async def _keep_standby(self) -> None:
