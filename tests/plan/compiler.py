@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh
 from tests.plan import scores
 from tests.plan.scores import of_pallas, of_program
 
@@ -29,6 +31,7 @@ from shardwise.plan import collectives, hlo, roofline
 from shardwise.plan.compiled import LoweredStep, Step, lowered_step
 from shardwise.train.decoder import num_parts
 from shardwise.train.decoding import lower_tokens, lower_weights, lower_window
+from shardwise.train.probe import lower_chain
 from shardwise.train.sampling import Sampling
 from shardwise.train.state import Program
 from shardwise.train.step import lower_evaluation, trace_step
@@ -44,6 +47,7 @@ _OTHERS: Mapping[str, Lower] = {
     "tokens": lambda program: lower_tokens(
         program, program.layout.whole_over_data(), 2 * num_parts(program), Sampling(temperature=0.8, top_p=0.9)
     ),
+    "probe": lambda program: lower_chain(_first_host(program)),
 }
 _LOCK = Path(__file__).parents[2] / "requirements" / "plan.txt"
 _COMPILERS = ("jax==", "jaxlib==", "jax-cuda", "libtpu", "nvidia-")
@@ -130,6 +134,12 @@ def _moved(step: Step, row: collectives.Collective) -> dict[str, Any]:
     return {name: value for name, value in asdict(row).items() if name != "group"} | {
         "link": roofline.link_of(step, row)
     }
+
+
+def _first_host(program: Program) -> Mesh:
+    devices = sorted(program.layout.mesh.devices.flat, key=lambda device: (device.process_index, device.id))
+    own = [device for device in devices if device.process_index == devices[0].process_index]
+    return Mesh(np.array(own), ("device",), axis_types=(AxisType.Auto,))
 
 
 def _compiles(lowered: jax.stages.Lowered) -> dict[str, Any]:

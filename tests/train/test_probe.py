@@ -64,7 +64,6 @@ def test_measured_again_by_the_next_process(tmp_path: Path) -> None:
 def eight(monkeypatch: pytest.MonkeyPatch) -> Probe:
     """Return a probe of eight devices that are taken for real ones, ready to measure."""
     monkeypatch.setattr(probe, "simulated", lambda: False)
-    monkeypatch.setattr(probe, "_SIZE", 128)
     compiled = SimpleNamespace(get=lambda _name, lower, _devices: lower().compile())
     made = Probe(cast("Any", compiled))
     made.prepare()

@@ -53,8 +53,8 @@ class Probe:
         if self._program is not None:
             return
         self._mesh = _mesh()
-        self._program = self._kept.get("probe", partial(_lower, self._mesh), list(self._mesh.devices.flat))
-        rows, factor = _factors(_size())
+        self._program = self._kept.get("probe", partial(lower_chain, self._mesh), list(self._mesh.devices.flat))
+        rows, factor = _factors(_size(self._mesh))
         self._rows, self._factor, self._expected = self._put(rows), self._put(factor), self._put(rows)
         self._run()
         while self._run()[0] < _SECONDS:
@@ -86,10 +86,10 @@ class Probe:
         return placed
 
     def _message(self, wrong: NDArray[np.int32]) -> str:
-        devices = self._mesh.devices.flat
+        devices, size = self._mesh.devices.flat, _size(self._mesh)
         named = ", ".join(f"{device} ({count:,} wrong)" for device, count in zip(devices, wrong, strict=True) if count)
         return (
-            f"a device of {socket.gethostname()} computes wrong and reports no error: of {_size() ** 2:,} results of "
+            f"a device of {socket.gethostname()} computes wrong and reports no error: of {size**2:,} results of "
             f"exact products of whole numbers, {named}. Test the device before it trains again; checkpoints of the "
             "last minutes may hold what it has computed"
         )
@@ -101,8 +101,8 @@ def _mesh() -> Mesh:
     return Mesh(np.array(devices), ("device",), axis_types=(AxisType.Auto,))
 
 
-def _size() -> int:
-    return _SIZE_ON_CPU if simulated() else _SIZE
+def _size(mesh: Mesh) -> int:
+    return _SIZE_ON_CPU if mesh.devices.flat[0].platform == "cpu" else _SIZE
 
 
 def _factors(size: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -122,8 +122,9 @@ def _chained(rows: NDArray[np.float32], factor: NDArray[np.float32], passes: int
     return rows
 
 
-def _lower(mesh: Mesh) -> Lowered:
-    whole, size = NamedSharding(mesh, P()), _size()
+def lower_chain(mesh: Mesh) -> Lowered:
+    """Lower the chain for the devices of a mesh with the one axis "device", each of which does all of it."""
+    whole, size = NamedSharding(mesh, P()), _size(mesh)
     rows, factor = (jax.ShapeDtypeStruct(shape, np.float32, sharding=whole) for shape in ((_ROWS, size), (size, size)))
     # Not checked for what varies by device: that devices differ, though all have been given the same, is the question.
     each = jax.shard_map(_wrong, mesh=mesh, in_specs=P(), out_specs=P("device"), check_vma=False)
