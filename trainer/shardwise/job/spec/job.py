@@ -73,7 +73,8 @@ class JobSpec(StrictModel):
         "for clusters.",
     )
     ttl_after_finished: Duration | None = Field(
-        None, description="Time after its end at which a cluster removes the job; left out, never."
+        None,
+        description="Time after its end at which a cluster removes the job; left out, as its operator says, or never.",
     )
     managed_by: Annotated[str | None, _CONTROLLER_WORDS] = Field(
         None,
