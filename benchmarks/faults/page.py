@@ -30,12 +30,12 @@ _OPENING = """# Faults
 
 What was put to runs and jobs, in which phase, and what became of them. `make chaos` (`benchmarks/faults/`) measures
 it, `make chaos ARGS="--only 'trainer killed' --place local"` a part of it, and `make chaos ARGS=--write` writes this
-page. What causes and budgets are is in [many hosts](many-hosts.md) and [Kubernetes](kubernetes.md).
+page. [Many hosts](many-hosts.md#causes-and-budgets) says what causes and budgets are.
 """
 _LEGEND = """
 Detected: from the fault to the first record of it. Cause: as status and events name it. Charged: restarts, by budget.
-Steps lost: taken twice. Next step: from the fault to the next completed step, then by phase; where nothing was started
-again that may be the one under way. Bits equal: whether the state at the end is that of the run without the fault. A
+Steps lost: taken twice. Next step: from the fault to the next completed step, which may be the one under way where
+nothing was started again; then the same by phase. Bits equal: whether the state at the end is that of the run without the fault. A
 dash: there was nothing to measure, and the note says why.
 """
 _PLACES = {
