@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from shardwise.job.spec.recovery import Restarts
 from shardwise.protocol.contract import Cause
 from shardwise.protocol.run_status import RunPhase
 from shardwise_operator import reasons
@@ -82,6 +83,18 @@ def test_what_a_run_reports_is_declared() -> None:
     assert {phase.capitalize() for phase in RunPhase} <= set(DECLARED.values())
     own = {cause[0].upper() + cause[1:] for cause in Cause if cause != Cause.NONFINITE}  # it has its exit code
     assert {reasons.EVENTS[word] for word in own | set(OUTCOMES.values())} == {"Warning"}
+
+
+def test_every_cause_of_a_lost_pod_is_on_the_page() -> None:
+    """docs/many-hosts.md says of each cause what befell the pod, with its budget; a host that is lost is the run's."""
+    page = (ROOT / "docs" / "many-hosts.md").read_text(encoding="utf-8")
+    (body,) = re.findall(r"\| Cause \| The pod \|.*?\n\|---.*?\n(.*?)\n\n", page, re.DOTALL)
+    of_pods = [cause for cause in reasons.Lost if cause != reasons.Lost.HOST_LOST]
+
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in body.splitlines()]
+    assert [(cause, budget) for cause, _, budget in rows] == [
+        (f"`{cause}`", f"`{cause}: {Restarts().of(cause)}`") for cause in of_pods
+    ]
 
 
 @pytest.mark.parametrize(("reason", "kind"), [("Saved", "Normal"), ("PodReplaced", "Warning"), ("NewCause", "Warning")])
