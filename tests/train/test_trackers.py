@@ -207,7 +207,10 @@ def test_wandb_without_a_key_is_said(run: RunDirectory, job: TrainingJob, monkey
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     monkeypatch.delenv("WANDB_MODE", raising=False)
     monkeypatch.setenv("NETRC", str(run.path / "none"))
-    with pytest.raises(UsageError, match=r"tracking\.wandbProject 'mine': .* Set WANDB_API_KEY .* WANDB_MODE=offline"):
+    words = (
+        r"tracking\.wandbProject 'mine': .* Set WANDB_API_KEY .* by envFrom of the container agent.* WANDB_MODE=offline"
+    )
+    with pytest.raises(UsageError, match=words):
         trackers(job, run, silent, after=0)
 
 

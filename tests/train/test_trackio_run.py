@@ -299,7 +299,9 @@ def test_a_space_gets_the_token_of_hugging_face(
 def test_a_space_without_its_user_is_said(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whose it is would have to be asked: the run ends before it trains."""
     monkeypatch.setenv(SPACE, "mine")
-    with pytest.raises(UsageError, match=r"trackioProject 'mine': TRACKIO_SPACE_ID names none.* USER/NAME of a Space"):
+    place = "by envFrom of the container agent"
+    words = rf"trackioProject 'mine': TRACKIO_SPACE_ID names none.* USER/NAME of a Space .* {place}"
+    with pytest.raises(UsageError, match=words):
         trackers(asked("mine"), run, pytest.fail, after=0)
 
 

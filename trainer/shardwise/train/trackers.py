@@ -101,8 +101,8 @@ class WeightsAndBiases:
             if refused or REFUSED.search(why):
                 raise UsageError(
                     f"tracking.wandbProject {project!r}: {why.rstrip('.')}. Set WANDB_API_KEY to a key that may write "
-                    "there (in pods from a Secret, by pod.envFrom), or WANDB_MODE=offline to keep the numbers in the "
-                    "run's logs"
+                    "there (in pods from a Secret, by envFrom of the container agent), or WANDB_MODE=offline to "
+                    "keep the numbers in the run's logs"
                 ) from error
             wandb.teardown()  # its service process still holds the run's id
             self._run = begin(mode="offline")

@@ -166,5 +166,6 @@ class TrackioServer:
         return UsageError(
             f"tracking.trackioProject {self._records.project!r}: {why}. Expected in {SERVER} the "
             f"address of a trackio server that takes {WRITE_TOKEN}, or in {SPACE} USER/NAME of a Space that takes "
-            "HF_TOKEN (in pods from a Secret, by pod.envFrom); without either the numbers go into the run's logs"
+            "HF_TOKEN (in pods from a Secret, by envFrom of the container agent); without either the numbers "
+            "go into the run's logs"
         )
