@@ -92,6 +92,12 @@ def test_a_loss_that_is_no_number(browser: Browser, tmp_path: Path) -> None:
     assert "data-error" not in shown
 
 
+def test_the_mfu_is_not_said_to_be_of_a_measured_peak(browser: Browser, tmp_path: Path) -> None:
+    """A class may give the peak of its devices, and then nothing was measured; a run directory does not say which."""
+    shown = browser.shown(render(gather(make_run(tmp_path / "run"))))
+    assert re.search(r"<dt>MFU</dt><dd>25.*?<small>of the devices' peak</small>", shown)
+
+
 def test_browser_shows_every_part(browser: Browser, tmp_path: Path) -> None:
     """In a browser all sections are there, the charts have a point for each step, and a log's markup is text."""
     shown = browser.shown(render(gather(make_run(tmp_path / "run"), status="complete", checkpoints=lambda _: [4])))
