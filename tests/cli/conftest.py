@@ -21,6 +21,7 @@ QUICKSTART = Path(__file__).parent.parent / "job" / "golden" / "quickstart.yaml"
 COMMAND = [sys.executable, "-P", "-m", "shardwise.cli.app"]
 MODEL = "training.model={preset: tiny, layers: 2, heads: 2, embed: 64, mlp: 128, seqLen: 32}"
 """Of every job that is run here, so that few programs are compiled."""
+QUICK = "--xla_backend_optimization_level=1 --xla_cpu_use_fusion_emitters=false"
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,8 @@ def outside() -> dict[str, str]:
 
 
 def person(cache: Path) -> dict[str, str]:
-    """Return the environment of a person's shell."""
-    return outside() | {CACHE_VARIABLE: str(cache), "COLUMNS": "80"}
+    """Return the environment of a person's shell, one who has asked XLA to be quick."""
+    return outside() | {CACHE_VARIABLE: str(cache), "COLUMNS": "80", "XLA_FLAGS": QUICK}
 
 
 @pytest.fixture(scope="session")
