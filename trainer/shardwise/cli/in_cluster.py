@@ -18,10 +18,11 @@ if TYPE_CHECKING:
     from shardwise.client import Cluster, ClusterJob
 
 Namespace = Annotated[
-    str | None, typer.Option("--namespace", "-n", help="Of a job in a cluster; else the context's.", metavar="NAME")
+    str | None,
+    typer.Option("--namespace", "-n", help="The job's namespace in the cluster; else the context's.", metavar="NAME"),
 ]
 Context = Annotated[
-    str | None, typer.Option("--context", help="Which cluster of the kubeconfig; else the current one.", metavar="NAME")
+    str | None, typer.Option("--context", help="Which context of the kubeconfig; else the current one.", metavar="NAME")
 ]
 _COLOURS = {"Complete": "green", "Running": "green", "Failed": "red"}
 _KIND = "tj"

@@ -68,8 +68,8 @@ def command(
     """Compile a job's step for its hardware, and say what it needs.
 
     No hardware is needed. Ends with 0 where the job fits, and with 83 where it does not. TPUs need the compiler of
-    `pip install "shardwise[plan-tpu]"`, GPUs that of `"shardwise[plan-gpu]"`; without it this machine's own stands in
-    for the memory.
+    `pip install "shardwise[plan-tpu]"`, GPUs that of `"shardwise[plan-gpu]"`; without it this machine's own stands in,
+    and the memory is an estimate.
     """
     if write and not search:
         raise UsageError("plan: --write puts the best layout of a search into the file; give --search too")

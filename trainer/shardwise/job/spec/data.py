@@ -11,7 +11,7 @@ from shardwise.protocol.strict_model import StrictModel
 _SourceName = Annotated[str, Field(min_length=1, max_length=63)]  # the key of a map has no pattern in a CRD
 TokenText = Annotated[str, Field(min_length=1, max_length=256)]
 TextField = Annotated[
-    str, Field(min_length=1, max_length=256, description="The key of the text in each line of a JSONL file.")
+    str, Field(min_length=1, max_length=256, description="Key or column of the text in a JSONL, Parquet or Arrow file.")
 ]
 
 ChatTemplate = Annotated[
@@ -32,7 +32,7 @@ class Source(StrictModel):
         strict=False,
         min_length=1,
         max_length=1024,
-        description="Files, globs, URLs, folders of `datasets`; .gz, .zst too.",
+        description="Files, globs, URLs, folders of `datasets`; .gz, .zst too; or one token store.",
     )
     weight: Annotated[float | None, Unit("ratio"), FilledFrom("1, unless there are epochs")] = Field(
         None, ge=0, le=1e6, description="Share in the mixture, relative to the other sources'."
@@ -53,7 +53,7 @@ class EvaluationSet(StrictModel):
 
     name: Label = Field(description="What metrics and messages call the set; unique.")
     paths: tuple[PathText, ...] = Field(
-        strict=False, min_length=1, max_length=1024, description="Files, globs or URLs; .gz and .zst too."
+        strict=False, min_length=1, max_length=1024, description="As those of a source in data.train."
     )
     text_field: TextField = "text"
     chat_template: ChatTemplate = None
