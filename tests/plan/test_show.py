@@ -91,6 +91,16 @@ def test_a_weight_has_its_axes_and_what_splits_them() -> None:
     assert "blocks.mlp.up" not in _shown(plan)
 
 
+def test_a_layout_is_shown_as_fields_with_their_values() -> None:
+    """So one microbatch reads as well as several do, in a plan's head and among the layouts of a search."""
+    choice = Choice(tensor=2, expert=None, data_inner=4, microbatches=1, remat="dots")
+
+    assert choice.words == "tensor 2, FSDP's second step over 4, microbatches 1, remat dots"
+    assert "attention plain, remat full, microbatches 1\n" in "\n".join(
+        map(str.rstrip, _shown(_plan(1, "tensor")).splitlines())
+    )
+
+
 def test_brackets_of_a_job_are_shown_as_they_are() -> None:
     """Options of XLA and what stands in a change are a person's words, and no markup."""
     flags = ["--xla_dump_hlo_pass_re=[/a]", "--xla_other=[bold]"]

@@ -46,7 +46,7 @@ class Choice:
         inner = f", FSDP's second step over {self.data_inner}" if self.data_inner > 1 else ""
         if self.expert is not None and self.expert > 1:
             inner = f", experts over {self.expert}"
-        return f"tensor {self.tensor}{inner}, {self.microbatches} microbatches, remat {self.remat}"
+        return f"tensor {self.tensor}{inner}, microbatches {self.microbatches}, remat {self.remat}"
 
 
 def differing(one: Choice, other: Choice) -> dict[str, int | str]:

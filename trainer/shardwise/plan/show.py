@@ -114,7 +114,7 @@ def _head(plan: Plan) -> Table:
         "mesh",
         f"replica {plan.mesh['replica']} x data {plan.mesh['data']}{steps}{more} x tensor {plan.mesh['tensor']}",
     )
-    table.add_row("step", f"attention {plan.attention}, remat {plan.remat}, {plan.microbatches} microbatches")
+    table.add_row("step", f"attention {plan.attention}, remat {plan.remat}, microbatches {plan.microbatches}")
     if plan.xla_flags:
         table.add_row("XLA", Text("\n".join(plan.xla_flags)))
     return table
