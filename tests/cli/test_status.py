@@ -253,6 +253,8 @@ def test_the_last_restart(tmp_path: Path, command: Command) -> None:
         {"event": "running", "attempt": 1, "fromStep": 4, "sinceEndSeconds": 9.0},
         {**again, "cause": "failure", "message": "rank 1 ended with signal SIGKILL"},
         {"event": "running", "attempt": 2, "fromStep": 8, "sinceEndSeconds": 4.649},
+        {"time": 5.0, "message": "a damaged line"},
+        {"event": "restarting", "cause": "hang"},
     ]
     logs = directory / "logs"
     logs.mkdir(exist_ok=True)

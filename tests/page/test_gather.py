@@ -139,3 +139,37 @@ def test_events_that_no_run_writes(tmp_path: Path) -> None:
     assert (known.step, [save.step for save in known.saves], known.mesh) == (2, [2], {})
     assert (known.held_out_loss, known.set_losses) == (None, {"books": 2.5})
     assert [(notice.event, notice.text) for notice in known.notices] == [("slower", "a new learning rate")]
+
+
+DAMAGED = [
+    {"time": BEGAN, "event": "attempt", "attempt": "first"},
+    {"time": BEGAN, "event": "attempt"},
+    {"time": BEGAN + 1, "event": "slow", "host": [1], "message": "slow"},
+    {"time": BEGAN + 1, "event": "slow"},
+    {"time": BEGAN + 2, "event": "hosts", "attempt": 1, "hosts": None},
+    {"time": BEGAN + 2, "event": "hosts", "attempt": 1, "hosts": [{"host": 0, "step": "six"}]},
+    {"time": BEGAN + 3, "event": "running", "fromStep": "four", "sinceEndSeconds": None},
+    {"time": BEGAN + 3, "event": "running", "fromStep": 4, "sinceEndSeconds": "long"},
+    {"time": BEGAN + 3, "event": "running"},
+    {"time": BEGAN + 4, "event": "noAnswer", "step": "last"},
+    {"time": BEGAN + 4, "event": ["noAnswer"]},
+    {"time": BEGAN + 4, "message": "no event"},
+    {"time": True, "event": "noAnswer"},
+    {"time": "06:00", "event": "noAnswer"},
+    {"time": BEGAN + 5, "event": "ended", "attempt": 1, "cause": 7, "rank": "1", "exit": None, "message": {}},
+    {"time": BEGAN + 6, "event": "restarting", "cause": "failure", "message": None, "waitSeconds": "1"},
+    {"time": BEGAN + 6, "event": "restarting"},
+]
+"""Events of a launcher, each of which has a field of another kind than it writes, or lacks one."""
+
+
+@pytest.mark.parametrize("where", ["before", "after"])
+def test_events_that_no_launcher_writes(tmp_path: Path, where: str) -> None:
+    """A damaged line of launcher.jsonl is passed over: the page says what the others say."""
+    directory = make_run(tmp_path / "run")
+    sound = gather(directory, status="complete")
+    path = directory / "logs" / "launcher.jsonl"
+    whole, damaged = path.read_text(encoding="utf-8"), lines(DAMAGED)
+    path.write_text(damaged + whole if where == "before" else whole + damaged, encoding="utf-8")
+
+    assert gather(directory, status="complete").model_copy(update={"made_at": sound.made_at}) == sound

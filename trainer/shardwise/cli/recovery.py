@@ -5,8 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from shardwise.page.curves import json_lines
-from shardwise.protocol.contract import EVENTS, LOGS
+from shardwise.page.events import launcher_events
 from shardwise.protocol.eta import clock
 from shardwise.protocol.run_status import RunStatus
 
@@ -26,7 +25,7 @@ class Recovery:
     def of(cls, directory: Path, live: RunStatus) -> Self:
         """Return the recovery of a run whose leader says that it recovers."""
         newest: Mapping[str, Any] = {}
-        for event in json_lines(directory / LOGS / EVENTS):
+        for event in launcher_events(directory):
             if event["event"] in ("restarting", "running"):
                 newest = event if event["event"] == "restarting" else {}
         return cls(since=newest.get("time"), cause=newest.get("cause"), message=newest.get("message") or live.reason)

@@ -17,8 +17,7 @@ from shardwise.cli.run_directory import RunOrJob, shown
 from shardwise.cli.run_files import RunOverview, read_overview
 from shardwise.cli.screen_lines import plain
 from shardwise.launcher.output import describe
-from shardwise.page.curves import json_lines
-from shardwise.protocol.contract import EVENTS, LOGS
+from shardwise.page.events import launcher_events
 from shardwise.protocol.errors import UsageError
 from shardwise.protocol.eta import clock
 from shardwise.protocol.evaluated import HELD_OUT
@@ -175,7 +174,7 @@ def _hosts(live: RunStatus | None) -> Iterator[tuple[str, str]]:
 def _last_restart(directory: Path) -> Iterator[tuple[str, str]]:
     """Yield why the processes were last started again, and how it went on, in the words of `shardwise run`."""
     newest: list[str] = []
-    for event in json_lines(directory / LOGS / EVENTS):
+    for event in launcher_events(directory):
         if event["event"] == "restarting":
             newest = []
         if event["event"] in ("restarting", "running") and (text := describe(event)):

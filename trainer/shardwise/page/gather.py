@@ -8,12 +8,13 @@ from typing import Any
 
 from shardwise.job.load import resolved_in
 from shardwise.job.spec import TrainingJob
-from shardwise.page.curves import HELD_OUT, Metrics, json_lines
+from shardwise.page.curves import HELD_OUT, Metrics
 from shardwise.page.document import MemoryRow, PageDocument, Save
+from shardwise.page.events import launcher_events
 from shardwise.page.log_tails import log_tails
 from shardwise.page.status import UNDER_WAY, status_word
 from shardwise.page.timeline import Timeline, notice
-from shardwise.protocol.contract import EVENTS, LOGS, METRICS, SUMMARY, checkpoint_root
+from shardwise.protocol.contract import METRICS, SUMMARY, checkpoint_root
 from shardwise.protocol.eta import eta_seconds
 from shardwise.protocol.leader_record import LeaderRecord
 from shardwise.protocol.run_status import RunStatus
@@ -56,7 +57,7 @@ def gather(
         metrics = Metrics(directory / METRICS)
     else:
         metrics.read()
-    timeline = Timeline(json_lines(directory / LOGS / EVENTS))
+    timeline = Timeline(launcher_events(directory))
     if live:
         timeline.live(live, now)
     job = resolved_in(directory)
