@@ -5,7 +5,7 @@ import math
 import random
 from pathlib import Path
 
-from tests.page.building import METRICS, lines, make_program_run, started, step
+from tests.page.building import BEGAN, METRICS, lines, make_program_run, saved, started, step
 
 from shardwise.page.curves import MOST_OTHERS, MOST_POINTS, Curve, Metrics, thinned
 from shardwise.protocol.contract import METRICS as METRICS_FILE
@@ -125,3 +125,18 @@ def test_the_numbers_of_an_own_program(tmp_path: Path) -> None:
     assert metrics.others == list(many)[:MOST_OTHERS]
     metrics = read(tmp_path / "metrics.jsonl", lines([started(0, 0), {**step(1), "accuracy": 0.5}]))
     assert (metrics.of_program, "accuracy" in metrics.curves) == (False, False)
+
+
+def test_a_file_that_has_become_shorter_is_read_anew(tmp_path: Path) -> None:
+    """A run directory that was put back as it was before: what was read of the longer file counts no more."""
+    path = tmp_path / "metrics.jsonl"
+    metrics = read(path, lines(METRICS))
+    restored = [started(0, 0), *(step(number, 9.0) for number in (1, 2)), saved(2, BEGAN)]
+    path.write_text(lines(restored), encoding="utf-8")
+    metrics.read()
+    with path.open("a", encoding="utf-8") as file:
+        file.write(lines([step(3, 8.0)]))
+    metrics.read()
+
+    assert (list(metrics.curves["loss"].steps), metrics.last("loss"), metrics.last_step) == ([1, 2, 3], 8.0, 3)
+    assert ([event["event"] for event in metrics.events], list(metrics.evaluations)) == (["started", "saved"], [])

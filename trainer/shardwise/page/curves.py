@@ -71,17 +71,25 @@ class Metrics:
 
     def __init__(self, path: Path) -> None:
         """Read the file; one that does not exist yet has no steps."""
-        self._path, self._offset = path, 0
+        self._path = path
+        self._begin()
+        self.read()
+
+    def _begin(self) -> None:
+        """Know nothing of the file."""
+        self._offset = 0
         self.curves = {name: Curve() for name in (*NAMES, HELD_OUT)}
         self.events: list[dict[str, Any]] = []
         self.evaluations = deque[Evaluation](maxlen=MOST_EVALUATIONS)
         self.last_step = 0
         self.of_program = False
         self.others: list[str] = []
-        self.read()
 
     def read(self) -> None:
-        """Take in what has been appended since."""
+        """Take in what has been appended since; the whole file if it is shorter than before, and so another one."""
+        with suppress(FileNotFoundError):
+            if self._path.stat().st_size < self._offset:
+                self._begin()
         for line in _whole_lines(self._path, self._offset):
             self._offset += len(line)
             if (record := line_of_run(_object(line))) is not None:
