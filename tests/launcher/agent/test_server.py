@@ -18,6 +18,7 @@ from shardwise.launcher.agent import server as served
 from shardwise.launcher.agent.config import Tokens
 from shardwise.launcher.agent.server import Server
 from shardwise.launcher.system.ports import free_port
+from shardwise.protocol.errors import RunDirectoryError
 from shardwise.protocol.poll import SIGNATURE, Poll, PollAnswer, poll_signature
 from shardwise.protocol.run_status import RunStatus
 
@@ -77,10 +78,12 @@ def well(address: tuple[str, int], capfd: pytest.CaptureFixture[str]) -> Iterato
     assert capfd.readouterr() == ("", "")
 
 
-def _ask(address: tuple[str, int], method: str, path: str, headers: dict[str, str]) -> tuple[int, bytes]:
+def _ask(
+    address: tuple[str, int], method: str, path: str, headers: dict[str, str], body: bytes | None = None
+) -> tuple[int, bytes]:
     connection = http.client.HTTPConnection(*address, timeout=SECONDS)
     try:
-        connection.request(method, path, headers=headers)
+        connection.request(method, path, body, headers)
         answer = connection.getresponse()
         return answer.status, answer.read()
     finally:
@@ -176,6 +179,33 @@ def test_form_is_answered_with_the_page(address: tuple[str, int], body: bytes, s
     assert answer.headers["Cache-Control"] == "no-store"
     assert answer.headers["Content-Security-Policy"] == "frame-ancestors 'none'"
     assert not answer.headers["Set-Cookie"]
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (
+            OSError(5, "Input/output error", "/runs/a/metrics.jsonl"),
+            "[Errno 5] Input/output error: '/runs/a/metrics.jsonl'",
+        ),
+        (RunDirectoryError("/runs/a/job.yaml: expected a job\nand more"), "/runs/a/job.yaml: expected a job"),
+    ],
+)
+def test_page_that_cannot_be_made(
+    address: tuple[str, int], publisher: StatusPublisher, monkeypatch: pytest.MonkeyPatch, error: Exception, why: str
+) -> None:
+    """While a file cannot be read the browser is told so in one sentence; once it can be, the page is there."""
+
+    def refused() -> bytes:
+        raise error
+
+    form = f"token={TOKENS.status}".encode()
+    with monkeypatch.context() as failing:
+        failing.setattr(publisher, "page", refused)
+        answers = [_ask(address, "GET", "/page", ALLOWED), _ask(address, "POST", "/page", {}, form)]
+    said = f"The page of the run cannot be made now ({why}); the run goes on: reload the page once that is mended.\n"
+    assert answers == [(503, said.encode())] * 2
+    assert _ask(address, "POST", "/page", {}, form) == (200, PAGE)
 
 
 @pytest.mark.parametrize("path", ["/", "/statuses", "/save", "/status/", "/%73tatus", "/status?x", "/poll", "*"])

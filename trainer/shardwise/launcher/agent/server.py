@@ -27,8 +27,11 @@ from pydantic import ValidationError
 
 from shardwise.launcher.agent.config import Tokens
 from shardwise.page.form import FORM, FORM_AGAIN, PAGE_HEADERS, PAGE_PATH, token_of
+from shardwise.protocol.errors import ShardwiseError
 from shardwise.protocol.poll import POLL_PATH, SIGNATURE, Poll, PollAnswer, answer_signature, poll_signature, same
 from shardwise.protocol.run_status import RunStatus
+from shardwise.protocol.storage import first_line
+from shardwise.protocol.text import writable
 
 _MAX_BODY_BYTES = 1 << 16
 _MAX_DIGITS = 9  # of a length; Python reads no number of thousands
@@ -133,7 +136,7 @@ class _Handler(BaseHTTPRequestHandler):
             elif self.path == "/metrics":
                 self._send(HTTPStatus.OK, "text/plain; version=0.0.4; charset=utf-8", publisher.metrics())
             elif self.path == PAGE_PATH:
-                self._page(HTTPStatus.OK, publisher.page())
+                self._page_of(publisher)
             else:
                 self._refuse(HTTPStatus.NOT_FOUND, "there are /ready, /status, /metrics and /page")
 
@@ -151,7 +154,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._poll(body)
         elif self.path == PAGE_PATH and (publisher := self.server.publisher):
             allowed = hmac.compare_digest(token_of(body), self.server.tokens.status.encode())
-            self._page(*((HTTPStatus.OK, publisher.page()) if allowed else (HTTPStatus.UNAUTHORIZED, FORM_AGAIN)))
+            if allowed:
+                self._page_of(publisher)
+            else:
+                self._page(HTTPStatus.UNAUTHORIZED, FORM_AGAIN)
         elif publisher := self._leader():
             if self.path in ("/save", "/stop"):
                 publisher.request(self.path[1:])
@@ -194,6 +200,18 @@ class _Handler(BaseHTTPRequestHandler):
         if self.server.publisher is None:
             self._refuse(HTTPStatus.NOT_FOUND, "ask host 0")
         return self.server.publisher
+
+    def _page_of(self, publisher: StatusSource) -> None:
+        """Answer with the page of the run, or with why its directory does not allow one now."""
+        try:
+            page = publisher.page()
+        except (OSError, ShardwiseError) as error:
+            why = writable(first_line(error))
+            then = "the run goes on: reload the page once that is mended"
+            said = f"The page of the run cannot be made now ({why}); {then}.\n".encode()
+            self._send(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain; charset=utf-8", said, PAGE_HEADERS)
+        else:
+            self._page(HTTPStatus.OK, page)
 
     def _page(self, status: HTTPStatus, page: bytes) -> None:
         self._send(status, "text/html; charset=utf-8", page, PAGE_HEADERS)
