@@ -3,12 +3,12 @@
 import builtins
 import resource
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Event, Thread
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import wandb
@@ -300,6 +300,44 @@ def test_a_wandb_whose_own_process_comes_late_stops_no_run(
 
     assert modes == [None, "offline"]
     assert "does not answer (Failed to read port info)" in said[0]
+
+
+class Opened:
+    """Stands for a Weights & Biases run, and keeps how each one was closed."""
+
+    closed: ClassVar[list[bool]]
+
+    def __init__(self, *_: object) -> None:
+        self.closed.append(False)
+
+    def send(self, points: Sequence[Point]) -> None:
+        """Take nothing."""
+
+    def close(self, *, complete: bool) -> None:
+        """Note it; a start that was refused is not complete."""
+        assert not complete
+        self.closed[-1] = True
+
+
+@pytest.mark.parametrize(
+    ("other", "words", "closed"),
+    [
+        ("mlflowExperiment=mine", "MLFLOW_TRACKING_URI is not set", []),
+        ("trackioProject=model_configs", "is not allowed", [True]),
+    ],
+)
+def test_what_a_second_tracker_refuses_leaves_none_open(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch, other: str, words: str, closed: list[bool]
+) -> None:
+    """What can be known before is refused before a run is begun anywhere; else the run that was begun is ended."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setattr(Opened, "closed", [], raising=False)
+    monkeypatch.setattr(module, "WeightsAndBiases", Opened)
+    job = resolve(loads(SMALL, ["training.tracking.wandbProject=mine", f"training.tracking.{other}"]))
+
+    with pytest.raises(UsageError, match=words):
+        trackers(job, run, silent, after=0)
+    assert Opened.closed == closed
 
 
 def of_wandb(path: Path) -> list[Record]:

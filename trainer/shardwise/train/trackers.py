@@ -8,12 +8,14 @@ import importlib.util
 import os
 import re
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from shardwise.job.spec import TrainingJob
+from shardwise.job.spec.training import Tracking
 from shardwise.protocol.errors import UsageError
 from shardwise.protocol.storage import first_line
 from shardwise.train import trackio_run
@@ -35,31 +37,43 @@ def trackers(job: TrainingJob, run: RunDirectory, show: Callable[[str], None], *
         UsageError: the extra is not installed, or the service refuses the key or finds none.
 
     """
-    wanted: dict[str, Callable[[], Service]] = {}
     tracking, forked = job.spec.training.tracking, run.read_forks().suffix
+    _check(tracking)
+    wanted: dict[str, Callable[[], Service]] = {}
     name, run_id = job.metadata.name + forked, run.run_id() + forked
     if tracking.tensorboard:
-        if importlib.util.find_spec("tensorboardX") is None:
-            raise UsageError(_missing("tensorboard", "tensorboard"))
         wanted["TensorBoard"] = _ready(TensorBoard(run.logs / "tensorboard", after))
     if tracking.wandb_project is not None:
         wanted["Weights & Biases"] = _ready(WeightsAndBiases(tracking.wandb_project, name, run_id, run.logs, show))
     if tracking.mlflow_experiment is not None:
-        _check_mlflow(tracking.mlflow_experiment)
         wanted["MLflow"] = partial(Mlflow, tracking.mlflow_experiment, name, run_id)
-    if (project := tracking.trackio_project) is not None:
-        if importlib.util.find_spec("trackio") is None:
-            raise UsageError(_missing("trackioProject", "trackio"))
-        wanted["trackio"] = partial(trackio_run.begin, Records(project, name, run_id), run)
-    return [Background(name, begin, show) for name, begin in wanted.items()]
+    if tracking.trackio_project is not None:
+        wanted["trackio"] = partial(trackio_run.begin, Records(tracking.trackio_project, name, run_id), run)
+    begun: list[Tracker] = []
+    with ExitStack() as unless_all:  # a run of a service would be shown as running for ever
+        for service, begin in wanted.items():
+            tracker = Background(service, begin, show)
+            unless_all.callback(tracker.close, complete=False)
+            begun.append(tracker)
+        unless_all.pop_all()
+    return begun
 
 
 def _ready(service: Service) -> Callable[[], Service]:
     return lambda: service
 
 
+def _check(tracking: Tracking) -> None:
+    """Raise UsageError if a package is missing, or nothing says where MLflow's server is; nothing is begun."""
+    if tracking.tensorboard and importlib.util.find_spec("tensorboardX") is None:
+        raise UsageError(_missing("tensorboard", "tensorboard"))
+    if tracking.mlflow_experiment is not None:
+        _check_mlflow(tracking.mlflow_experiment)
+    if tracking.trackio_project is not None and importlib.util.find_spec("trackio") is None:
+        raise UsageError(_missing("trackioProject", "trackio"))
+
+
 def _check_mlflow(experiment: str) -> None:
-    """Raise UsageError if the package is missing, or nothing says where the server is."""
     if importlib.util.find_spec("mlflow") is None:
         raise UsageError(_missing("mlflowExperiment", "mlflow"))
     if not os.environ.get(URI):
