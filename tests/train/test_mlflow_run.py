@@ -14,8 +14,9 @@ from shardwise.job.spec import TrainingJob
 from shardwise.protocol.contract import ExitCode
 from shardwise.protocol.errors import UsageError
 from shardwise.train import background
+from shardwise.train.background import Point
 from shardwise.train.metrics import steps
-from shardwise.train.mlflow_run import URI
+from shardwise.train.mlflow_run import URI, Mlflow
 from shardwise.train.run_directory import RunDirectory
 from shardwise.train.trackers import trackers
 
@@ -115,6 +116,25 @@ def test_what_was_sent_and_not_acknowledged_is_not_sent_again(
     (found,) = runs(client)
     assert [metric.step for metric in client.get_metric_history(found.info.run_id, "loss")] == [1, 2]
     assert len(said) == 1
+
+
+def test_no_request_is_more_than_a_server_takes(client: MlflowClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many steps and many sets with long names each number is there once, and tags fit into those of old servers."""
+    monkeypatch.setenv("MLFLOW_TRUNCATE_LONG_VALUES", "false")
+    names = [f"{'s' * 58}-{number}/{kind}" for number in range(32) for kind in ("loss", "accuracy")]
+    numbers = [f"number{number}" for number in range(10)]
+    for taken in (range(1, 101), range(51, 121)):  # as from the checkpoint of step 50
+        points = [Point(step, dict.fromkeys(numbers, 1.0), 0.0) for step in taken]
+        Mlflow("mine", "small", "directory").send([*points, Point(taken[-1], dict.fromkeys(names, 2.0), 0.0)])
+
+    (found,) = runs(client)
+    for name in numbers:
+        history = client.get_metric_history(found.info.run_id, name)
+        assert sorted(metric.step for metric in history) == list(range(1, 121))
+    for name in names:
+        assert [metric.step for metric in client.get_metric_history(found.info.run_id, name)] == [100, 120]
+    ours = {key: value for key, value in found.data.tags.items() if key.startswith("shardwise.")}
+    assert max(map(len, ours.values())) <= 500
 
 
 def test_a_run_that_did_not_complete_is_not_finished(run: RunDirectory, job: TrainingJob, client: MlflowClient) -> None:

@@ -1,13 +1,13 @@
 """A run of MLflow, which restarts continue. The package mlflow-skinny is an extra.
 
 MLflow cannot take a number back. So of steps that are repeated after a restart it keeps the numbers it has: what it
-has is in a tag of the run, which travels with the numbers.
+has is in tags of the run, which travel with the numbers.
 """
 
 import json
 import os
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice, starmap
 
 from shardwise.protocol.errors import UsageError
 from shardwise.protocol.storage import first_line
@@ -15,7 +15,8 @@ from shardwise.train.background import Point, without_password
 
 URI = "MLFLOW_TRACKING_URI"
 _ID_TAG, _STEPS_TAG = "shardwise.run", "shardwise.lastSteps"
-_MOST_METRICS = 1000  # of one request
+_MOST_METRICS = 900  # of one request; with up to 100 tags it is one, and mlflow sends more than 1,000 in two
+_MOST_CHARACTERS = 500  # of a tag's value; newer servers take 5,000 or 8,000
 _PASSING_REPLIES = (408, 425, 429)
 
 
@@ -60,7 +61,7 @@ class Mlflow:
             Metric(name, value, int(at * 1000), step) for name, value, at, step in islice(lacking, _MOST_METRICS)
         ]:
             last.update({metric.key: metric.step for metric in metrics})
-            self._client.log_batch(self._run_id, metrics=metrics, tags=[RunTag(_STEPS_TAG, json.dumps(last))])
+            self._client.log_batch(self._run_id, metrics=metrics, tags=list(starmap(RunTag, _as_tags(last))))
 
     def close(self, *, complete: bool) -> None:
         """Mark the run as finished; as killed if it may go on, which makes it running again."""
@@ -88,7 +89,22 @@ class Mlflow:
     def _last_steps(self) -> dict[str, int]:
         """Return the last step that the run has of each number, as the server says."""
         tags = self._client.get_run(self._run_id).data.tags
-        return {name: int(step) for name, step in json.loads(tags.get(_STEPS_TAG, "{}")).items()}
+        last: dict[str, int] = {}
+        for part in (json.loads(value) for tag, value in tags.items() if tag.startswith(_STEPS_TAG)):
+            # A tag of an earlier request, which had more of them, may still be there.
+            last |= {name: max(int(step), last.get(name, -1)) for name, step in part.items()}
+        return last
+
+
+def _as_tags(last: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+    """Yield the last steps as tags, as many as their length asks for."""
+    parts: list[dict[str, int]] = [{}]
+    for name, step in last.items():
+        if len(json.dumps({**parts[-1], name: step})) > _MOST_CHARACTERS:
+            parts.append({})
+        parts[-1][name] = step
+    for number, part in enumerate(parts):
+        yield f"{_STEPS_TAG}.{number}" if number else _STEPS_TAG, json.dumps(part)
 
 
 def _lacking(points: Sequence[Point], last: dict[str, int]) -> Iterator[tuple[str, float, float, int]]:
