@@ -140,6 +140,14 @@ LLAMA_LIKE: list[tuple[str, dict[str, Any], str]] = [
     ("llama3.2-1b", {"model_type": None}, r"may be those of Llama, Mistral.*put the model's config\.json"),
     ("llama3.2-1b", {"rope_scaling": {"rope_type": "longrope", "factor": 2.0}}, "rope_scaling.rope_type is longrope"),
     ("llama3.2-1b", {"rope_scaling": {"type": "yarn", "factor": 2.0, "mscale": 1.0}}, "rope_scaling.mscale is 1.0"),
+    *(
+        (
+            "llama3.2-1b",
+            {"rope_scaling": {"type": "yarn", "factor": 2.0, "truncate": given}},
+            rf"rope_scaling.truncate is {given!r}, expected true \(what it stretches begins and ends at whole pairs\)",
+        )
+        for given in (False, None, "true", 1)
+    ),
     ("llama3.2-1b", {"rope_scaling": {"rope_type": "linear"}}, "rope_scaling.factor is missing"),
     (
         "llama3.2-1b",
@@ -190,6 +198,21 @@ def test_a_config_that_is_not_computed_is_refused_by_key(preset: str, fields: di
     assert family is not None
     with pytest.raises(DataError, match=words):
         recognise(shapes_of(config), {**published_config(family, config, "float32"), **fields}, None)
+
+
+def test_yarn_that_names_what_transformers_does_by_default() -> None:
+    """`truncate: true` is what a config.json without it means."""
+    config = config_of({"preset": "llama3.2-1b"}, PUBLISHED["llama3.2-1b"][1])
+    family = family_of(config)
+    assert family is not None
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}
+    published, shapes = published_config(family, config, "float32"), shapes_of(config)
+    without, named = (
+        recognise(shapes, {**published, "rope_scaling": scaling}, None)
+        for scaling in (yarn, {**yarn, "truncate": True})
+    )
+    assert named == without
+    assert named.rope_scaling is not None
 
 
 @pytest.mark.parametrize("name", ["gelu_new", "gelu_pytorch_tanh", "gelu_fast"])

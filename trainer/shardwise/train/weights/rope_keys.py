@@ -40,7 +40,8 @@ _NEEDED: Mapping[str, tuple[str, ...]] = {
     "yarn": ("factor",),
 }
 _SHARE, _ORIGINAL = "partial_rotary_factor", "original_max_position_embeddings"
-_BESIDE = ("rope_type", "type", "rope_theta", _SHARE)
+_TRUNCATE = "truncate"
+_BESIDE = ("rope_type", "type", "rope_theta", _SHARE, _TRUNCATE)
 _LOCAL_BASE = 10_000.0
 
 
@@ -106,6 +107,9 @@ def _scaling(family: Family, given: Mapping[str, Any], seq_len: int) -> RopeScal
     known = _FIELDS[kind]
     if unknown := sorted(given.keys() - known.keys() - {*_BESIDE, _ORIGINAL}):
         raise refused(family, f"rope_scaling.{unknown[0]}", repr(given[unknown[0]]), "no such key")
+    if given.get(_TRUNCATE, True) is not True:  # which is the default; null is false for transformers
+        whole_pairs = "true (what it stretches begins and ends at whole pairs)"
+        raise refused(family, f"rope_scaling.{_TRUNCATE}", repr(given[_TRUNCATE]), whole_pairs)
     stated = {theirs: given[theirs] for theirs in known if given.get(theirs) is not None}
     if missing := [theirs for theirs in _NEEDED[kind] if theirs not in stated]:
         raise refused(family, f"rope_scaling.{missing[0]}", "missing", "a number")
