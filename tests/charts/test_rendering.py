@@ -160,6 +160,17 @@ def test_a_users_label_goes_over_the_charts(helm: Helm) -> None:
         assert (labels["team"], labels["app.kubernetes.io/part-of"]) == ("near", "x")
 
 
+def test_an_empty_label_of_a_user_goes_over_the_charts(helm: Helm) -> None:
+    """A label without a value is a value: it is not taken for one that was not given."""
+    empty = {"team": "", "app.kubernetes.io/part-of": ""}
+    values = {"commonLabels": {"team": "far"}, "metrics": {"alerts": {"create": True, "labels": empty}}}
+
+    objects = helm.render("shardwise", *(word for item in values.items() for word in _set(*item)))
+
+    labels = named(objects, "PrometheusRule", "shardwise")["metadata"]["labels"]
+    assert labels.items() >= empty.items()
+
+
 def test_an_annotation_of_the_operators_pods_goes_over_the_charts(helm: Helm) -> None:
     """And stands there once: a key that is there twice is refused by `kubectl apply` and by Kustomize."""
     key = "kubectl.kubernetes.io/default-container"

@@ -98,6 +98,13 @@ def test_a_label_of_the_job_goes_over_the_charts(helm: Helm, tmp_path: Path) -> 
     }
 
 
+def test_an_empty_label_of_the_job_goes_over_the_charts(helm: Helm) -> None:
+    """A label without a value is a value: it is not taken for one that was not given."""
+    (job,) = helm.render("training-job", "-f", BASE, "--set", r"metadata.labels.helm\.sh/chart=")
+
+    assert job["metadata"]["labels"]["helm.sh/chart"] == ""
+
+
 @pytest.mark.parametrize(
     ("release", "options", "words"),
     [

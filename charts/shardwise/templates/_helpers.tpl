@@ -34,7 +34,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- define "shardwise.labelsWith" -}}
 {{- $own := include "shardwise.labels" (index . 0) | fromYaml }}
 {{- $fixed := pick $own "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/managed-by" }}
-{{- merge $fixed (index . 1 | default dict) $own | toYaml }}
+{{- mergeOverwrite $own (index . 1 | default dict) $fixed | toYaml }}
 {{- end }}
 
 {{- define "shardwise.tag" -}}
@@ -88,7 +88,7 @@ securityContext: {{- include "shardwise.containerSecurity" . | nindent 2 }}
 {{- $root := index . 0 }}
 {{- $object := $root.Files.Get (index . 1) | fromYaml }}
 {{- $labels := include "shardwise.labels" $root | fromYaml }}
-{{- $_ := set $object.metadata "labels" (merge $labels ($object.metadata.labels | default dict)) }}
+{{- $_ := set $object.metadata "labels" (mergeOverwrite ($object.metadata.labels | default dict) $labels) }}
 {{- toYaml $object }}
 {{- end }}
 

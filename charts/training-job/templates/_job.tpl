@@ -3,7 +3,7 @@
 {{- $chart := printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimAll "-_." }}
 {{- $fixed := dict "app.kubernetes.io/name" "training-job" "app.kubernetes.io/instance" .Release.Name }}
 {{- $_ := set $fixed "app.kubernetes.io/managed-by" .Release.Service }}
-{{- merge $fixed (.Values.metadata.labels | default dict) (dict "helm.sh/chart" $chart) | toYaml }}
+{{- mergeOverwrite (dict "helm.sh/chart" $chart) (.Values.metadata.labels | default dict) $fixed | toYaml }}
 {{- end }}
 
 {{/* One job: call with (list $ "name" spec). */}}
