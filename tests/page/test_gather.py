@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.page.building import BEGAN, HOSTILE, SUMMARY, lines, make_program_run, make_run, saved, started
@@ -141,7 +142,7 @@ def test_events_that_no_run_writes(tmp_path: Path) -> None:
     assert [(notice.event, notice.text) for notice in known.notices] == [("slower", "a new learning rate")]
 
 
-DAMAGED = [
+DAMAGED: list[dict[str, Any]] = [
     {"time": BEGAN, "event": "attempt", "attempt": "first"},
     {"time": BEGAN, "event": "attempt"},
     {"time": BEGAN + 1, "event": "slow", "host": [1], "message": "slow"},
