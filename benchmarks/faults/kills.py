@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from benchmarks.faults.ground import ground, once
@@ -77,6 +78,12 @@ def _slow(_: str, *, plan: Plan, note: str) -> Outcome:
     return run.outcome(charged={}, cause="none", told=slow, note=note)
 
 
+def _computes_wrong(phase: str) -> Outcome:
+    """A device that is broken until its trainer ends is found by the next measurement, one a second."""
+    run = ground().start(replace(_SLOW, faults=(at(phase, Does.WRONG),)))
+    return run.outcome(charged=once(Cause.DEVICE), note="one number in a device's memory is another one")
+
+
 def _of_ray(phase: str, *, host: int, named: Callable[[str], bool]) -> Outcome:
     """Losing a part of Ray stops no training and loses no step; in other phases than a step rank 1 waits for it."""
     if phase == "step":
@@ -149,6 +156,7 @@ ROWS = (
         ("step",),
         partial(_slow, plan=Plan(late_seconds=(0.0, 0.8)), note="rank 1's batches come 0.8 s late"),
     ),
+    _row("device that computes wrong", ("step",), _computes_wrong),
     _row("Ray's head killed", _OF_RAY, partial(_of_ray, host=0, named=lambda name: name.endswith("/gcs_server"))),
     _row("Ray's node process killed", _OF_RAY, partial(_of_ray, host=1, named=lambda name: name.endswith("/raylet"))),
     _row("Ray's worker killed", _OF_RAY, partial(_of_ray, host=1, named=lambda name: name.startswith("ray::"))),

@@ -35,8 +35,8 @@ page. [Many hosts](many-hosts.md#causes-and-budgets) says what causes and budget
 _LEGEND = """
 Detected: from the fault to the first record of it. Cause: as status and events name it. Charged: restarts, by budget.
 Steps lost: taken twice. Next step: from the fault to the next completed step, which may be the one under way where
-nothing was started again; then the same by phase. Bits equal: whether the state at the end is that of the run without the fault. A
-dash: there was nothing to measure, and the note says why.
+nothing was started again; then the same by phase. Bits equal: whether the state at the end is that of the run without
+the fault. A dash: there was nothing to measure, and the note says why.
 """
 _PLACES = {
     "local": "On one machine: `shardwise run` on simulated hosts",

@@ -28,6 +28,7 @@ class Does(StrEnum):
     LATE = "it stands still for some seconds"
     HOLD = "it waits for whoever disturbs it"
     BAD_BATCH = "a batch whose weights are no numbers"
+    WRONG = "a bit of its device's memory is another one"
 
 
 @dataclass(frozen=True, kw_only=True)

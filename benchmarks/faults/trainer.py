@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 # Before all else: it says how JAX is to be imported.
 from shardwise.train import child  # isort: split
 
+import numpy as np
 import psutil
 from benchmarks.faults import disturbed
 from benchmarks.faults.plan import AFTER_COMMIT, BEFORE_COMMIT, Does, Fault, Plan, go, put
@@ -57,6 +58,11 @@ class _Trainer:
                 put(self._directory, fault, time.clock_gettime(time.CLOCK_REALTIME))
                 self._do(fault, beat)
 
+    @property
+    def computes_wrong(self) -> bool:
+        """Whether its device does, since a fault was put."""
+        return any(fault.does == Does.WRONG for fault in self._done)
+
     def _do(self, fault: Fault, beat: Callable[[], None]) -> None:
         match fault.does:
             case Does.KILL | Does.STOP | Does.AGENT:
@@ -70,8 +76,8 @@ class _Trainer:
                 _ask_for_too_much()
             case Does.STUCK:
                 _stand_still()
-            case Does.BAD_BATCH:
-                pass  # whoever makes the batch does it
+            case Does.BAD_BATCH | Does.WRONG:
+                pass  # whoever makes the batch, or measures, does it
             case Does.LATE:
                 time.sleep(fault.seconds)
             case Does.HOLD:
@@ -147,13 +153,18 @@ def _in_batches(here: _Trainer) -> None:
 
 
 def _in_measurements(here: _Trainer) -> None:
-    """More work than the other rank's takes as much longer as slower devices do."""
+    """More work than the other rank's takes as much longer as slower devices do; a device may have one wrong number."""
     run = Probe._run  # noqa: SLF001  what is timed
 
-    def slowly(probe: Probe) -> float:
-        return sum(run(probe) for _ in range(here.plan.slow_products if here.rank == 1 else 1))
+    def badly(probe: Probe) -> tuple[float, Any]:
+        if here.computes_wrong:
+            factor = np.array(probe._factor)  # noqa: SLF001  as above
+            factor[0, 0] = 8  # its numbers are at most 7
+            probe._factor = probe._put(factor)  # noqa: SLF001  as above
+        runs = [run(probe) for _ in range(here.plan.slow_products if here.rank == 1 else 1)]
+        return sum(seconds for seconds, _ in runs), runs[0][1]
 
-    setattr(Probe, "_run", slowly)  # noqa: B010  as above
+    setattr(Probe, "_run", badly)  # noqa: B010  as above
 
 
 def main() -> None:

@@ -32,7 +32,7 @@ Written by `tests/operator/api/test_layers.py`; the files are in `tests/job/wron
 | schema | the CRD's types, bounds and closed lists of fields |
 | CEL | the CRD's rules across fields |
 | policy | the ValidatingAdmissionPolicy, which knows the accelerator classes |
-| condition | the operator, which checks every job with the models of `shardwise check`: it waits with the reason Invalid |
+| condition | the operator, which checks every job with the models of `shardwise check`: it waits as Invalid |
 
 """
 CLASSES = {name: as_data(accelerator) for name, accelerator in BUILT_IN.items()}
