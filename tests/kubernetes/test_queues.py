@@ -1,5 +1,6 @@
-"""A job of real pods in a queue of a real Kueue: preempted and admitted again, it trains as if nothing had happened."""
+"""A job of real pods in a queue of a real Kueue trains as if nothing had happened: preempted, or without a slice."""
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -7,12 +8,15 @@ from typing import Any
 import pytest
 from tests.cluster import kueue
 from tests.cluster.bare import Bare
-from tests.kubernetes.jobs import STEPS, Ended, Job, small
+from tests.cluster.cluster import Cluster
+from tests.kubernetes.jobs import ENDLESS, STEPS, Ended, Job, small
+from tests.kubernetes.places import Places
 from tests.kubernetes.release import Release
 from tests.operator.operating import Place
 from tests.operator.queues import QUEUE, Queues
 
 Here = Callable[[Mapping[str, Any]], Ended]
+_QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 _BEFORE = 20
 _CPUS = 2
 
@@ -30,7 +34,7 @@ def queues(bare: Bare, release: Release, cluster_namespace: str, tmp_path: Path)
 def _queued(name: str, priority: str, **training: Any) -> dict[str, Any]:
     """A job of two hosts that takes all of the queue."""
     job = small(**training)
-    labels = {"kueue.x-k8s.io/queue-name": QUEUE, "kueue.x-k8s.io/priority-class": priority}
+    labels = {_QUEUE_LABEL: QUEUE, "kueue.x-k8s.io/priority-class": priority}
     job["metadata"] = {"name": name, "labels": labels}
     job["spec"]["pod"]["directory"] = f"/runs/{name}"
     job["spec"]["pod"]["template"]["spec"]["containers"][0]["resources"]["requests"]["cpu"] = f"{_CPUS * 500}m"
@@ -58,3 +62,53 @@ def test_a_preempted_job_takes_every_step_once(
     assert job.status["restartCount"] == 0
     for each in (job, urgent):
         each.delete()
+
+
+@pytest.mark.long
+def test_a_job_on_fewer_slices_keeps_its_quota(
+    queues: Queues, bare: Bare, whole_cluster: Cluster, cluster_namespace: str, runs_volume: Path, here: Here
+) -> None:
+    """One slice of two goes on by the admission of both, so no other job takes the place that the second comes back to.
+
+    On whichever slices a step was taken, its loss is that of the same step on one machine.
+    """
+    places = Places(whole_cluster, f"places-{cluster_namespace}")
+    for node in places.nodes:
+        places.open(node)
+    wanted = places.job(ENDLESS, minSlices=1, replaceWithin="5s")
+    low = queues.priority("low")
+    wanted["metadata"] = {"name": "sliced", "labels": {_QUEUE_LABEL: QUEUE, "kueue.x-k8s.io/priority-class": low}}
+    wanted["spec"]["pod"]["template"]["spec"]["containers"][0]["resources"]["requests"]["cpu"] = f"{_CPUS * 500}m"
+    job = Job(bare.client, cluster_namespace, runs_volume, wanted)
+    job.until_taken(_BEFORE)
+    (admitted,) = _workloads(job)
+    lost = next(pod for pod in job.all_pods if pod["metadata"]["labels"]["shardwise.dev/slice"] == "1")
+    places.close(lost["spec"]["nodeName"])
+    job.kubectl("delete", "pod", lost["metadata"]["name"], "--wait=false")
+    job.until("one slice to go on", lambda: job.status.get("slices") == 1 and job.phase == "Running")
+    other = Job(bare.client, cluster_namespace, runs_volume, _queued("other", low, steps=5))
+    other.until("it to wait", lambda: other.phase == "Pending")
+    job.until_taken(len(job.taken) + _BEFORE)
+    assert other.pods == {}
+
+    places.open(lost["spec"]["nodeName"])
+    job.until("both slices to go on", lambda: "slices" not in job.status and job.phase == "Running")
+    job.until_taken(max(STEPS, len(job.taken)) + 10)
+    assert admitted in _workloads(job)
+    assert job.status["losses"] == {"unknown": 1}
+    expected = here(places.job(STEPS, minSlices=1, replaceWithin="5s")).losses
+    assert [job.losses[step] for step in expected] == pytest.approx([*expected.values()], rel=1e-4)
+    for each in (other, job):
+        each.delete()
+    for node in places.nodes:
+        places.close(node)
+
+
+def _workloads(job: Job) -> list[str]:
+    """The identifiers of what Kueue has admitted of a job's namespace."""
+    found = job.kubectl("get", "workloads", "--output=json")
+    return [
+        each["metadata"]["uid"]
+        for each in json.loads(found)["items"]
+        if any(one["type"] == "Admitted" and one["status"] == "True" for one in each["status"].get("conditions", []))
+    ]
