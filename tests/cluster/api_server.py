@@ -8,7 +8,6 @@ What service accounts ask for is kept in `audit.jsonl` of its folder, as audit e
 
 import json
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -21,6 +20,8 @@ from tests.cluster.client import Client
 from tests.cluster.commands import ClusterError, wait
 from tests.cluster.packages import API_SERVER, require
 from tests.cluster.programs import programs
+
+from shardwise.launcher.system.ports import free_port
 
 # Not pod garbage collection and not node lifecycle: they would delete pods that a test binds to a node by hand.
 _CONTROLLERS = (
@@ -119,7 +120,7 @@ class ApiServer:
     # --------------------------------------------------------------------------------------------------- the processes
 
     def _start_once(self) -> None:
-        etcd, peer, port = _free_ports(3)
+        etcd, peer, port = (free_port("127.0.0.1") for _ in range(3))
         url = f"https://127.0.0.1:{port}"
         self._authority.write_kubeconfig(self.kubeconfig, "admin", url)
         self.client = Client(url, self._authority.folder, self.kubeconfig, programs())
@@ -198,12 +199,3 @@ class ApiServer:
     def _log_ends(self) -> str:
         logs = sorted(self.folder.glob("*.log"))
         return "\n".join(f"--- {log.name}\n{log.read_text(errors='replace')[-2000:]}" for log in logs)
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports of the loopback address that nobody listens on now."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(one.getsockname()[1]) for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports

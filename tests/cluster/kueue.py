@@ -8,7 +8,6 @@ import base64
 import hashlib
 import json
 import shutil
-import socket
 import subprocess
 import urllib.request
 from collections.abc import Iterator
@@ -23,6 +22,8 @@ from tests.cluster.client import Client
 from tests.cluster.commands import ClusterError, retry, run, say, wait
 from tests.cluster.places import CACHE
 from tests.cluster.programs import go_compiler, locked
+
+from shardwise.launcher.system.ports import free_port
 
 VERSION = "v0.19.2"
 API = "/apis/kueue.x-k8s.io/v1beta2"
@@ -47,7 +48,7 @@ def operating(client: Client, folder: Path, **config: Any) -> Iterator[None]:
     client.kubectl("apply", "--server-side", "--filename=-", stdin=json.dumps(namespace))
     authority = Authority(folder / "authority")
     authority.sign("tls", "/CN=kueue", f"IP:{_HOST}")
-    port, probe = _free_ports(2)
+    port, probe = free_port(_HOST), free_port(_HOST)
     filled = {
         "apiVersion": "config.kueue.x-k8s.io/v1beta2",
         "kind": "Configuration",
@@ -132,11 +133,3 @@ def _ready(manager: subprocess.Popen[bytes], probe: int, log: Path) -> bool:
             return True
     except OSError:  # it does not listen yet, or says no
         return False
-
-
-def _free_ports(number: int) -> list[int]:
-    listeners = [socket.create_server((_HOST, 0)) for _ in range(number)]
-    ports = [int(listener.getsockname()[1]) for listener in listeners]
-    for listener in listeners:
-        listener.close()
-    return ports

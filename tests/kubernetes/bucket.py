@@ -17,6 +17,8 @@ from tests.cluster.commands import retry, run, say, wait
 from tests.cluster.places import CACHE
 from tests.cluster.programs import go_compiler, locked
 
+from shardwise.launcher.system.ports import free_port
+
 _SOURCE = Path(__file__).with_name("s3-server")
 _PACKAGE = "github.com/versity/versitygw/cmd/versitygw"
 _BUILD = ("build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w")
@@ -43,7 +45,7 @@ def serving(host: str, folder: Path) -> Iterator[Bucket]:
     objects, metadata = folder / "objects", folder / "metadata"
     (objects / "runs").mkdir(parents=True)
     metadata.mkdir()
-    address = f"{host}:{_free_port(host)}"
+    address = f"{host}:{free_port(host)}"
     key = {"AWS_ACCESS_KEY_ID": "trainer", "AWS_SECRET_ACCESS_KEY": os.urandom(16).hex()}
     named = {"ROOT_ACCESS_KEY": key["AWS_ACCESS_KEY_ID"], "ROOT_SECRET_KEY": key["AWS_SECRET_ACCESS_KEY"]}
     words = ("--port", address, "posix", "--sidecar", metadata, objects)
@@ -72,12 +74,6 @@ def _program() -> Path:
             run(go_compiler(), *_BUILD, "-o", made, _PACKAGE, folder=_SOURCE, environment={"CGO_ENABLED": "0"})
             made.rename(program)
     return program
-
-
-def _free_port(host: str) -> int:
-    with socket.create_server((host, 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def _answers(address: str) -> bool:

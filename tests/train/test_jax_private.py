@@ -2,7 +2,6 @@
 
 import inspect
 import re
-import socket
 import subprocess
 import sys
 
@@ -10,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import P
 
+from shardwise.launcher.system.ports import free_port
 from shardwise.train.jax_private import with_own_channels
 
 SCRIPT = """
@@ -82,9 +82,7 @@ def test_the_key_value_store_of_the_coordination_service() -> None:
 
 def _alone(script: str) -> subprocess.CompletedProcess[str]:
     """Run a script of one process that has the address of its own coordinator as its argument."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port('127.0.0.1')}"
     return subprocess.run([sys.executable, "-c", script, address], check=False, capture_output=True, text=True)
 
 

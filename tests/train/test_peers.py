@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from shardwise.launcher.system.ports import free_port
 from shardwise.protocol.errors import DataError
 from shardwise.protocol.orders import Orders
 from shardwise.train import peers
@@ -58,9 +59,7 @@ def test_messages_are_exchanged_and_a_silent_process_is_named() -> None:
     Old texts are removed, and each process but the first makes two requests, however many processes there are. A proxy
     for the way out, at which nobody listens here, is not asked.
     """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    port = str(free_port("127.0.0.1"))
     nobody = dict.fromkeys(("http_proxy", "https_proxy"), "http://127.0.0.1:9")
     environment = {name: value for name, value in os.environ.items() if "no_" not in name} | nobody
     start = partial(subprocess.Popen, stdout=subprocess.PIPE, text=True, env=environment)
@@ -100,9 +99,7 @@ print("left", flush=True)
 
 def test_a_process_may_come_to_its_end_long_after_the_others() -> None:
     """Also later than JAX waits at its shutdown, where it ends them all: each leaves well."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    port = str(free_port("127.0.0.1"))
     start = partial(subprocess.Popen, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     with (
         start([sys.executable, "-c", LEAVING, "0", port]) as first,

@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from tests.train.conftest import SMALL
 from shardwise.job.load import loads
 from shardwise.job.resolve import resolve
 from shardwise.job.spec import TrainingJob
+from shardwise.launcher.system.ports import free_port
 from shardwise.protocol.errors import UsageError
 from shardwise.train import background
 from shardwise.train.background import Point, Service
@@ -246,8 +246,7 @@ def test_a_name_that_trackio_keeps_for_itself_is_said(run: RunDirectory) -> None
 @contextmanager
 def server(store: Path, **environment: str) -> Iterator[str]:
     """Start a trackio server that takes the token `secret`; yield its address."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port("127.0.0.1")
     with subprocess.Popen(
         [sys.executable, "-c", SERVE, str(port)],
         env=os.environ | {"TRACKIO_DIR": str(store), WRITE_TOKEN: "secret"} | environment,

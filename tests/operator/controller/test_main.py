@@ -2,7 +2,6 @@
 
 import json
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -14,12 +13,8 @@ from tests.cluster.api_server import ApiServer
 from tests.operator.building import manifest
 from tests.operator.operating import Place
 
+from shardwise.launcher.system.ports import free_port
 from shardwise_operator.config import read_key
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        return int(one.getsockname()[1])
 
 
 def _answers(port: int, path: str, token: str = "") -> str:
@@ -37,7 +32,7 @@ def test_the_command(place: Place, api_server: ApiServer, namespace: str, tmp_pa
     key.write_bytes(b"k" * 32)
     token = tmp_path / "token"
     token.write_bytes(b"t" * 48)
-    health, metrics, page = _free_port(), _free_port(), _free_port()
+    health, metrics, page = (free_port("127.0.0.1") for _ in range(3))
     command = [sys.executable, "-m", "shardwise_operator", "run", "--trainer-image", "none", "--key-file", str(key)]
     command += ["--namespace", namespace, "--lease-namespace", namespace, "--kubeconfig", str(api_server.kubeconfig)]
     command += [f"--health-address=127.0.0.1:{health}", f"--metrics-address=127.0.0.1:{metrics}"]

@@ -1,7 +1,6 @@
 """The trace of a job on a real API server, as a collector gets it; and collectors that are none."""
 
 import json
-import socket
 from functools import partial
 from http.server import BaseHTTPRequestHandler
 from typing import Any
@@ -14,6 +13,7 @@ from tests.operator.collecting import Collector, Received, answered
 from tests.operator.living import EVICTED
 from tests.operator.operating import MERGE, Operator, Place, StandInAgents, told
 
+from shardwise.launcher.system.ports import free_port
 from shardwise.protocol.job_status import MAX_PHASES
 from shardwise_operator.runtime import tracing
 from shardwise_operator.runtime.kinds import seconds_of
@@ -131,10 +131,7 @@ def _hangs(collector: Collector, _handler: BaseHTTPRequestHandler) -> None:
 
 
 def _url(collector: Collector, how: str) -> str:
-    if how != "down":
-        return collector.url
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        return f"http://127.0.0.1:{one.getsockname()[1]}"
+    return f"http://127.0.0.1:{free_port('127.0.0.1')}" if how == "down" else collector.url
 
 
 def test_a_status_keeps_few_phases(place: Place, api_server: ApiServer, agents: StandInAgents) -> None:

@@ -1,7 +1,6 @@
 """shardwise_operator.runtime.tracing: what arrives at a collector, and what a bad one cannot do."""
 
 import logging
-import socket
 import ssl
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import pytest
 from tests.cluster.authority import Authority
 from tests.operator.collecting import Collector, answered
 
+from shardwise.launcher.system.ports import free_port
 from shardwise_operator.runtime import otlp, tracing
 from shardwise_operator.runtime.metrics import Metrics
 from shardwise_operator.runtime.tracing import Span, Tracing, checked_endpoint
@@ -122,8 +122,7 @@ def test_a_refusal_is_counted_and_the_next_are_sent(
 
 def test_a_collector_that_restarts(metrics: Metrics, eventually: Eventually, caplog: pytest.LogCaptureFixture) -> None:
     """Nobody answers, then somebody does: the spans arrive, once."""
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        port = one.getsockname()[1]
+    port = free_port("127.0.0.1")
     with _tracing(f"http://127.0.0.1:{port}", metrics) as running:
         running.send([_span()])
         eventually(lambda: "retrying" in caplog.text)
@@ -136,8 +135,7 @@ def test_a_collector_that_restarts(metrics: Metrics, eventually: Eventually, cap
 def test_a_collector_that_is_down(metrics: Metrics, eventually: Eventually, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its spans are counted as failed once the time for it is over."""
     monkeypatch.setattr(otlp, "_SECONDS", 0.5)
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        port = one.getsockname()[1]
+    port = free_port("127.0.0.1")
     with _tracing(f"http://127.0.0.1:{port}", metrics) as running:
         running.send([_span()])
         eventually(lambda: _count(metrics, "failed") == 1)

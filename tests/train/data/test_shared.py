@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections import Counter
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from shardwise.launcher.system.ports import free_port
 from shardwise.train.data.shared import SharedProgress
 
 SHARER = Path(__file__).with_name("sharer.py")
@@ -33,9 +33,7 @@ def data(tmp_path: Path) -> Path:
 @contextmanager
 def hosts(data: Path, *, pause: bool = False) -> Iterator[list[subprocess.Popen[str]]]:
     """The processes of an attempt; ended with the block."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    port = str(free_port("127.0.0.1"))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "JAX_PLATFORMS": "cpu"}
     made = []
     try:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ from safetensors.numpy import save_file
 from tests.train.small_gpt import gpt2_config
 from tests.train.weights.placing import DEVICES_A_HOST
 
+from shardwise.launcher.system.ports import free_port
 from shardwise.train.weights.config_file import published_config
 from shardwise.train.weights.gpt_families import GPT2
 from shardwise.train.weights.tensors import tensors
@@ -38,8 +38,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_host_holds_its_own_part_alone(folder: Path) -> None:
     """Each of two hosts reads the bytes of its own slices: at no moment has it a tenth more than what it keeps."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    port = free_port("127.0.0.1")
     flags = f"--xla_force_host_platform_device_count={DEVICES_A_HOST}"
     command = [sys.executable, "-m", "tests.train.weights.placing", str(folder)]
     hosts = [
