@@ -21,7 +21,8 @@ QUICKSTART = Path(__file__).parent.parent / "job" / "golden" / "quickstart.yaml"
 COMMAND = [sys.executable, "-P", "-m", "shardwise.cli.app"]
 MODEL = "training.model={preset: tiny, layers: 2, heads: 2, embed: 64, mlp: 128, seqLen: 32}"
 """Of every job that is run here, so that few programs are compiled."""
-QUICK = "--xla_backend_optimization_level=1 --xla_cpu_use_fusion_emitters=false"
+QUICK = {"XLA_FLAGS": "--xla_backend_optimization_level=1 --xla_cpu_use_fusion_emitters=false"}
+"""Of processes that train outside of pods on a cluster: the same for all, or their bits would differ."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ def outside() -> dict[str, str]:
 
 def person(cache: Path) -> dict[str, str]:
     """Return the environment of a person's shell, one who has asked XLA to be quick."""
-    return outside() | {CACHE_VARIABLE: str(cache), "COLUMNS": "80", "XLA_FLAGS": QUICK}
+    return outside() | QUICK | {CACHE_VARIABLE: str(cache), "COLUMNS": "80"}
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from tests.cli.conftest import outside
+from tests.cli.conftest import QUICK, outside
 from tests.launcher.conftest import JOB, LIMIT_SECONDS
 
 from shardwise.job import accelerators
@@ -93,7 +93,7 @@ class Pods:
         command = [sys.executable, str(script), str(root), json.dumps(self.options)]
         with self._output.open("ab") as output:
             self.processes[host] = subprocess.Popen(
-                command, env=outside() | variables, stdout=output, stderr=output, start_new_session=True
+                command, env=outside() | QUICK | variables, stdout=output, stderr=output, start_new_session=True
             )
         self._all.append(self.processes[host])
 
