@@ -9,9 +9,9 @@ MAKEFLAGS += --no-print-directory
 
 BIN := .venv/bin
 UV := $(BIN)/uv
-# Processes of pytest: twice the cores of the smallest machine, since tests wait for other processes. Half of them begin with the
-# runs of several hosts, each of which is many processes too (tests/conftest.py). They take up to 16 GiB together.
-WORKERS ?= 4
+# Processes of pytest: one more than the cores of the smallest machine. Tests wait for other processes, but each run of several
+# hosts is many processes too: four keep two cores busy all the time, take as long, and wait longer for each other.
+WORKERS ?= 3
 # A crashed process ends the run by the name of its test; a replaced one would run that test, and crash, again.
 PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadfile --max-worker-restart=0
 # 1: run the slow tests, too, that passed with the same content of all that they depend on.
