@@ -22,7 +22,10 @@ COMMAND = [sys.executable, "-P", "-m", "shardwise.cli.app"]
 MODEL = "training.model={preset: tiny, layers: 2, heads: 2, embed: 64, mlp: 128, seqLen: 32}"
 """Of every job that is run here, so that few programs are compiled."""
 QUICK = {"XLA_FLAGS": "--xla_backend_optimization_level=1 --xla_cpu_use_fusion_emitters=false"}
-"""Of processes that train outside of pods on a cluster: the same for all, or their bits would differ."""
+"""Of processes that train outside of a cluster's pods: the same for all, or their bits would differ.
+
+These are the options of `shardwise.train.state.COMPILED_QUICKLY`, which programs of one host lack by themselves.
+"""
 
 
 @dataclass(frozen=True)
