@@ -211,7 +211,7 @@ compiled: $(READY) $(PLAN_READY) ## record what the compilers make of the progra
 	$(BIN)/python -m tests.plan.record
 
 .PHONY: crds
-crds: $(READY) ## write the chart's CRDs, classes and admission policy, and docs/reference, from the types of the job file
+crds: $(READY) ## write the chart's CRDs, classes and admission policies, and docs/reference, from the types of the job file
 	$(BIN)/python -m shardwise_operator.api.generate
 	$(BIN)/python docs/site/reference.py
 

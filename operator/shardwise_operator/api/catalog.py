@@ -1,6 +1,6 @@
 """The AcceleratorCatalog: all classes in one object, because an admission policy can read one parameter by name.
 
-The operator writes it whenever a class changes; `policy.py` reads it.
+The operator writes it whenever a class changes; `accelerator_policy.py` reads it.
 """
 
 from collections.abc import Iterable, Mapping

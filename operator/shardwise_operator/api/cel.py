@@ -1,8 +1,4 @@
-"""A rule across fields in CEL, and the expressions that several rules share.
-
-The API server bounds in advance what a rule may cost, and text made from a number has no bound that it knows: so
-messages that list choices add up one short text for each.
-"""
+"""A rule across fields in CEL, and the expressions that several rules share."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -10,7 +6,7 @@ from dataclasses import dataclass
 from shardwise.job.flags import FUSION, OVERLAP, REFUSED, YES
 from shardwise.job.presets import PRESETS
 
-_SIZES = (1, 2, 4, 5, 8, 12, 16, 20, 25, 32, 64)
+_SIZES = [1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 25, 32, 40, 48, 64, 128, 256, 512]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,13 +81,11 @@ def _on(name: str) -> str:
 
 
 def listed(before: str, *numbers: str) -> str:
-    """Return text, and after it usual sizes that divide all numbers; 0 is a number that each of them divides.
+    """Return text, and after it usual sizes that divide all numbers; 0 is a number that each of them divides."""
+    return f"'{before} ' + {divisors(*numbers)}"
 
-    A list of one value, mapped, gives the value a name: CEL on a CRD has no other way to write it once.
-    """
-    names = [f"n{place}" for place in range(len(numbers))]
-    fit = {size: " && ".join(f"{name} % {size} == 0" for name in names) for size in _SIZES}
-    text = " + ".join([f"'{before}'", *(f"({fits} ? ' {size}' : '')" for size, fits in fit.items())])
-    for name, number in zip(names, numbers, strict=True):
-        text = f"[{number}].map({name}, {text})[0]"
-    return text
+
+def divisors(*numbers: str) -> str:
+    """Return the usual sizes that divide all numbers, as text."""
+    fit = " && ".join(f"({number}) % size == 0" for number in numbers)
+    return f"{_SIZES}.filter(size, {fit}).map(size, string(size)).join(', ')"

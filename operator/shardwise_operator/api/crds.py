@@ -10,16 +10,12 @@ from shardwise.job.class_rules import FIGURES
 from shardwise.job.explain import rows
 from shardwise.job.flags import OVERLAP, OVERLAP_WITH_FUSION
 from shardwise.job.spec.accelerator import AcceleratorSpec
-from shardwise.job.spec.base import DNS_LABEL
 from shardwise.job.spec.job import JobSpec
 from shardwise.protocol.job_status import JobStatus
 from shardwise.protocol.pods import AGENT
 from shardwise_operator.api.catalog import CatalogSpec
 from shardwise_operator.api.cel import Rule, flag_rules, fusing, overlaps
 from shardwise_operator.api.immutable import immutability
-from shardwise_operator.api.job_rules import JOB_RULES
-from shardwise_operator.api.pod_rules import POD_RULES
-from shardwise_operator.api.program_rules import PROGRAM_RULES
 from shardwise_operator.api.schema import Schema, structural
 from shardwise_operator.runtime.kinds import ACCELERATOR_CATALOGS, ACCELERATOR_CLASSES, CRDS, TRAINING_JOBS, Kind
 
@@ -44,12 +40,6 @@ _CLASS_COLUMNS = (
     ("Age", ".metadata.creationTimestamp", "date", 0),
 )
 
-_NAME_RULE = Rule(
-    at="",
-    holds=f"self.metadata.name.size() <= 40 && self.metadata.name.matches('{DNS_LABEL}')",
-    message="expected metadata.name of 1 to 40 characters: lower-case letters, digits and '-', a letter or digit "
-    "at both ends",
-)
 _SIDES = "grid.split('x')"
 _CHIPS = (
     f"(int({_SIDES}[0]) * ({_SIDES}.size() > 1 ? int({_SIDES}[1]) : 1) * ({_SIDES}.size() > 2 ? int({_SIDES}[2]) : 1))"
@@ -113,7 +103,7 @@ _CLASS_RULES = (
 def crds() -> list[dict[str, Any]]:
     """Return the CRDs."""
     job = _schema(JobSpec, "A training job.", _job_notes(), status=JobStatus)
-    _attach(job, (_NAME_RULE, *PROGRAM_RULES, *JOB_RULES, *POD_RULES, immutability()))
+    _attach(job, [immutability()])
     machine = _schema(AcceleratorSpec, "A type of machine that jobs can ask for by name.", {})
     _attach(machine, _CLASS_RULES)
     catalog = _schema(CatalogSpec, "All accelerator classes in one object; the operator writes it.", {})

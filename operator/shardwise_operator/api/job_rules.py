@@ -1,8 +1,8 @@
 """The rules across fields of what is trained, in CEL: `shardwise.job.rules`, as far as the API server can judge them.
 
-Each hangs at the smallest group that holds its fields, where it costs least and its message has the closest path. What
-depends on the accelerator class is in `policy.py`; bounds of durations and of keys are left to the operator, which
-checks every job with the models again.
+Each hangs at the smallest group that holds its fields, so that its message has the closest path; `job_policy.py` holds
+jobs against them. What depends on the accelerator class is in `accelerator_policy.py`; bounds of durations and of keys
+are left to the operator, which checks every job with the models again.
 """
 
 import json

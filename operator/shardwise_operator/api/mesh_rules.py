@@ -1,6 +1,6 @@
 """The rules of a mesh that a job decides by itself, in CEL: what it splits, it splits evenly.
 
-What depends on the devices is in `policy.py`.
+What depends on the devices is in `accelerator_policy.py`.
 """
 
 from functools import partial

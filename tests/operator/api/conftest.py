@@ -1,4 +1,4 @@
-"""A real API server with the CRDs, classes, catalogue and policy that are checked in."""
+"""A real API server with the CRDs, classes, catalogue and policies that are checked in."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,7 +31,7 @@ def shardwise_api() -> Iterator[Client]:
         client.kubectl("apply", "--filename", CHART / "files" / "classes")
         client.kubectl("apply", "--server-side", "--filename", "-", stdin=yaml.safe_dump(_catalog()))
         client.kubectl("apply", "--filename", CHART / "files" / "policy")
-        wait("the policy", lambda: _policy_works(client))
+        wait("the policies", lambda: _works(client, "accelerators") and _works(client, "jobs"))
         yield client
 
 
@@ -39,11 +39,13 @@ def _catalog() -> dict[str, Any]:
     return catalog_of(as_data(accelerator) for accelerator in BUILT_IN.values())
 
 
-def _policy_works(client: Client) -> bool:
+def _works(client: Client, policy: str) -> bool:
+    """Whether the policy refuses a job on a class that there is not, whose warm-up is longer than it is."""
     from tests.operator.api.jobs import create, job  # noqa: PLC0415  reads no fixture, and conftest comes first
 
+    wrong = {"accelerators": "hardware.accelerator=none", "jobs": "training.optimizer.schedule={warmupSteps: 1000000}"}
     try:
-        create(client, job("hardware={accelerator: none, topology: 1x8}"))
+        create(client, job(wrong[policy]))
     except RefusedError as refusal:
-        return "ValidatingAdmissionPolicy" in str(refusal)
+        return f"ValidatingAdmissionPolicy 'shardwise-{policy}'" in str(refusal)
     return False

@@ -30,8 +30,8 @@ Written by `tests/operator/api/test_layers.py`; the files are in `tests/job/wron
 | reader | our own reader of YAML, in `shardwise check` and `run`: kubectl takes `on` for true and `017` for 15 |
 | kubectl | what it cannot send: JSON has no such number |
 | schema | the CRD's types, bounds and closed lists of fields |
-| CEL | the CRD's rules across fields |
-| policy | the ValidatingAdmissionPolicy, which knows the accelerator classes |
+| CEL | the CRD's rules: durations above 0, and what may change of a job that is there |
+| policy | the ValidatingAdmissionPolicies: fields against each other, and against the accelerator classes |
 | condition | the operator, which checks every job with the models of `shardwise check`: it waits as Invalid |
 
 """

@@ -73,10 +73,10 @@ def test_sequences_that_are_split_share_a_batch(shardwise_api: Client) -> None:
             ["training.mesh={pipeline: 3}", "training.model.layers=6", "training.batch.microbatches=3"],
             "mesh.pipeline: given 3, expected a size that divides 8 devices",
         ),
-        (["training.mesh={pipeline: 4}", "training.model.layers=6"], "a pipeline that divides layers, such as 1 2"),
+        (["training.mesh={pipeline: 4}", "training.model.layers=6"], "a pipeline that divides layers, such as 1, 2"),
         (
             ["training.mesh={pipeline: 2, pipelineRounds: 4}"],
-            "pipelineRounds that divide the layers of a stage, such as 1 2",
+            "pipelineRounds that divide the layers of a stage, such as 1, 2",
         ),
         (["training.mesh={pipeline: 4}", "training.batch.microbatches=2"], "a multiple of mesh.pipeline"),
         (["training.mesh={pipelineRounds: 2}"], "expected 1 with pipeline: 1"),

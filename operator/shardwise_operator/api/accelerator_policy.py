@@ -1,4 +1,4 @@
-"""The admission policy: what can be checked of a job only with its accelerator class, at apply, without a webhook.
+"""The admission policy of accelerators: what can be checked of a job only with its class, at apply, without a webhook.
 
 Its parameter is the catalogue (`catalog.py`), by name. It looks at a job that is new, or whose hardware, training
 or fewest slices change (which they do only while it is suspended), so that an edited class locks no running job.
@@ -10,17 +10,12 @@ from typing import Any
 
 from shardwise.job.flags import OVERLAP, OVERLAP_WITH_FUSION
 from shardwise.protocol.job_status import MAX_HOSTS
+from shardwise_operator.api.admission import admission
 from shardwise_operator.api.catalog import CATALOG_NAME
-from shardwise_operator.api.cel import fusing, has_size, of_preset, overlaps
-from shardwise_operator.runtime.kinds import ACCELERATOR_CATALOGS, POLICIES, POLICY_BINDINGS, TRAINING_JOBS
-
-POLICY_NAME = "shardwise-accelerators"
+from shardwise_operator.api.cel import divisors, fusing, has_size, of_preset, overlaps
+from shardwise_operator.runtime.kinds import ACCELERATOR_CATALOGS
 
 _MOST_LISTED = 64
-_DIVISORS = (
-    "[1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 25, 32, 40, 48, 64, 128, 256, 512]"
-    ".filter(d, {number} % d == 0).map(d, string(d)).join(', ')"
-)
 # A message names the numbers of slices that would do among these, and of the job's own.
 _COUNTS = "[1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 15, 16, 20, 24, 28, 32, 48, 64, 96, 128, 256, 512, 1024]"
 
@@ -105,7 +100,7 @@ def _text(path: str, value: str, expected: str) -> str:
 
 def _divisor(name: str, value: str, before: str, number: str, after: str) -> str:
     """Return the message about a size of the mesh that does not divide a number."""
-    divided = f"a size that divides {before}' + string({number}) + '{after}: ' + {_DIVISORS.format(number=number)}"
+    divided = f"a size that divides {before}' + string({number}) + '{after}: ' + {divisors(number)}"
     return _number(f"spec.training.mesh.{name}", value, divided)
 
 
@@ -215,34 +210,18 @@ _VALIDATIONS = (
 )
 
 
-def policy() -> dict[str, dict[str, Any]]:
-    """Return the policy and its binding, by the name of their file."""
-    binding = {
-        "policyName": POLICY_NAME,
-        "paramRef": {"name": CATALOG_NAME, "parameterNotFoundAction": "Allow"},
-        "validationActions": ["Deny"],
-    }
-    return {"policy": _policy(), "binding": POLICY_BINDINGS.manifest({"name": POLICY_NAME}, spec=binding)}
-
-
-def _policy() -> dict[str, Any]:
-    jobs = {
-        "apiGroups": [TRAINING_JOBS.group],
-        "apiVersions": [TRAINING_JOBS.version],
-        "operations": ["CREATE", "UPDATE"],
-        "resources": [TRAINING_JOBS.plural],
-    }
+def accelerator_policy() -> dict[str, dict[str, Any]]:
+    """Return the policy and its binding, by the names of their files."""
     is_new = (
         "request.operation == 'CREATE' || object.spec.hardware != oldObject.spec.hardware "
         "|| object.spec.?training != oldObject.spec.?training "
         "|| object.spec.?recovery.?minSlices != oldObject.spec.?recovery.?minSlices"
     )
-    spec = {
-        "failurePolicy": "Fail",
-        "paramKind": {"apiVersion": ACCELERATOR_CATALOGS.api_version, "kind": ACCELERATOR_CATALOGS.kind},
-        "matchConstraints": {"resourceRules": [jobs]},
-        "matchConditions": [{"name": "hardware-training-or-fewest-slices-are-new", "expression": is_new}],
-        "variables": [{"name": name, "expression": expression} for name, expression in _VARIABLES.items()],
-        "validations": [{"expression": holds, "messageExpression": text} for holds, text in _VALIDATIONS],
-    }
-    return POLICIES.manifest({"name": POLICY_NAME}, spec=spec)
+    return admission(
+        "accelerators",
+        {"hardware-training-or-fewest-slices-are-new": is_new},
+        variables=_VARIABLES,
+        validations=[{"expression": holds, "messageExpression": text} for holds, text in _VALIDATIONS],
+        spec={"paramKind": {"apiVersion": ACCELERATOR_CATALOGS.api_version, "kind": ACCELERATOR_CATALOGS.kind}},
+        binding={"paramRef": {"name": CATALOG_NAME, "parameterNotFoundAction": "Allow"}},
+    )
