@@ -26,6 +26,7 @@ NAMESPACE = "bench-operator"
 _HEALTH_ADDRESS = "127.0.0.1:18481"
 _CRDS = ROOT / "charts" / "shardwise" / "crds"
 _CLASSES = ROOT / "charts" / "shardwise" / "files" / "classes"
+_POLICIES = ROOT / "charts" / "shardwise" / "files" / "policy"
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,7 @@ def _namespace() -> Iterator[None]:
         made.kubectl("apply", "--server-side", "--filename", _CRDS)
         wait("the types", partial(made.answers, "/apis/shardwise.dev/v1alpha1/acceleratorclasses"))
         made.kubectl("apply", "--server-side", "--filename", _CLASSES)
+        made.kubectl("apply", "--server-side", "--filename", _POLICIES)  # a create is held against them
     made.kubectl("create", "namespace", NAMESPACE)
     folder = volume.make(NAMESPACE)
     try:
