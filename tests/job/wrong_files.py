@@ -486,6 +486,17 @@ RULES = [
         ["given 0.01", "0 with preferences"],
     ),
     ("training.loss.chosenWeight=0.2", "spec.training.loss.chosenWeight", ["given 0.2", "0 without preferences"]),
+    ("training.loss.preferences=ipo", "spec.training.loss.preferences", ['given "ipo"', "dpo without preferences"]),
+    ("training.loss.labelSmoothing=0.1", "spec.training.loss.labelSmoothing", ["given 0.1", "0 without preferences"]),
+    ("training.loss.labelSmoothing=0.5", "spec.training.loss.labelSmoothing", ["given 0.5", "below 0.5"]),
+    (
+        (
+            f"training={{{ADAPTERS}, data: {{attendAcross: document, train: [{PAIRS}]}}, "
+            "loss: {preferences: ipo, labelSmoothing: 0.1}}"
+        ),
+        "spec.training.loss.labelSmoothing",
+        ["given 0.1", "0 with preferences: ipo"],
+    ),
     (
         "training.optimizer={name: adam, learningRate: 1, groups: [{match: a, weightDecay: 0.1}]}",
         "spec.training.optimizer.groups.0.weightDecay",

@@ -44,6 +44,7 @@ OF_PAIRS = (
 )
 PAIRS = (*OF_PAIRS, "lora.rank=4")
 AND_CHOSEN = f"loss.chosenWeight={CHOSEN_WEIGHT}"
+IPO, SMOOTHED = "loss.preferences=ipo", "loss.labelSmoothing=0.2"
 MESHES = {
     "fsdp 2 x tensor 4": (8, ("mesh.tensor=4",)),
     "data 2 x tensor 2, no fsdp, 3 microbatches": (4, ("mesh.tensor=2", "mesh.fsdp=false", "batch.microbatches=3")),
@@ -58,33 +59,40 @@ SHORT = ["fsdp 2 x tensor 4", "fsdp 2 x context 4, ring", "fsdp 2 x pipeline 3"]
 
 @pytest.mark.parametrize(
     "words",
-    [PAIRS, (*PAIRS, *LLAMA, AND_CHOSEN), (*OF_PAIRS, *LLAMA)],
-    ids=["gpt2", "llama, and what was chosen", "all weights of llama"],
+    [PAIRS, (*PAIRS, *LLAMA, AND_CHOSEN), (*OF_PAIRS, *LLAMA), (*PAIRS, SMOOTHED), (*PAIRS, IPO, AND_CHOSEN)],
+    ids=["gpt2", "llama, and what was chosen", "all weights of llama", "smoothed labels", "ipo, and what was chosen"],
 )
-def test_the_gradient_is_that_of_dpo(make_program: MakeProgram, words: tuple[str, ...]) -> None:
+def test_the_gradient_is_that_of_the_published_loss(make_program: MakeProgram, words: tuple[str, ...]) -> None:
     """Loss, pairs that are in order and gradient are those of the published formula, by whole logits and autodiff."""
     program = make_program(*words, num_devices=1)
-    params, batch, chosen_weight = _params(program), _batch(), program.training.loss.chosen_weight
+    params, batch, loss = _params(program), _batch(), program.training.loss
 
     def total(trained: dict[str, jax.Array]) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         own = _log_probabilities(program, {**params, **trained}, batch)
         means = jnp.stack([own.mean(1, where=_counted(batch, each)) for each in (0, 2, 4)])
         gains = own - jax.lax.stop_gradient(_log_probabilities(program, params, batch, as_it_was=True))
-        answers = [jnp.where(batch.weights * (batch.segments == each), gains, 0).sum(1) for each in range(6)]
-        margins = BETA * jnp.stack([answers[each] - answers[each + 1] for each in (0, 2, 4)])
-        margins = jnp.where(_is_there(batch), margins, jnp.nan)
-        more = -chosen_weight * jnp.where(_is_there(batch), means, 0).sum()
-        return more - jnp.nansum(jax.nn.log_sigmoid(margins)), (margins, more)
+        each_answer = [batch.weights * (batch.segments == each) for each in range(6)]
+        answers = [jnp.where(counted, gains, 0).sum(1) for counted in each_answer]
+        if loss.preferences == "ipo":
+            answers = [answer / counted.sum(1) for answer, counted in zip(answers, each_answer, strict=True)]
+        differences = jnp.stack([answers[each] - answers[each + 1] for each in (0, 2, 4)])
+        differences = jnp.where(_is_there(batch), differences, 0)
+        if loss.preferences == "ipo":
+            costs = (differences - 1 / (2 * BETA)) ** 2
+        else:
+            right, wrong = jax.nn.log_sigmoid(BETA * differences), jax.nn.log_sigmoid(-BETA * differences)
+            costs = -(1 - loss.label_smoothing) * right - loss.label_smoothing * wrong
+        costs -= loss.chosen_weight * jnp.nan_to_num(means)
+        cost = jnp.where(_is_there(batch), costs, 0).sum()
+        return cost, (differences[_is_there(batch)], cost)
 
     with program.lowering():
-        slopes, (margins, more) = jax.jit(jax.grad(total, has_aux=True))(program.split(params)[1])
+        slopes, (margins, expected) = jax.jit(jax.grad(total, has_aux=True))(program.split(params)[1])
         found = jax.jit(lambda p, b: gradients(program, p, b, jnp.int32(0)))(params, _on(program, batch))
-    margins = margins[~np.isnan(margins)]
 
     assert float(found.sums.weight) == margins.size == _is_there(batch).sum()
     assert 0 < float(found.sums.correct) == (margins > 0).sum() < margins.size
-    expected = float(np.log1p(np.exp(-margins)).sum() + more)
-    assert float(found.sums.cross_entropy) == pytest.approx(expected, rel=1e-5)
+    assert float(found.sums.cross_entropy) == pytest.approx(float(expected), rel=1e-5)
     for path, slope in slopes.items():
         np.testing.assert_allclose(found.slopes[path], slope, rtol=2e-4, atol=1e-5 * np.abs(slope).max(), err_msg=path)
 
@@ -95,6 +103,12 @@ def test_the_mesh_changes_nothing(make_program: MakeProgram, name: str) -> None:
     devices, words = MESHES[name]
     pairs = (*PAIRS, AND_CHOSEN)
     _assert_that_of_one_device(make_program(*pairs, *words, num_devices=devices), make_program, pairs)
+
+
+def test_the_mesh_changes_nothing_of_ipo(make_program: MakeProgram) -> None:
+    """Where an answer's tokens lie on several devices, its mean is over all of them."""
+    devices, words = MESHES["fsdp 2 x context 4, ring"]
+    _assert_that_of_one_device(make_program(*PAIRS, IPO, *words, num_devices=devices), make_program, (*PAIRS, IPO))
 
 
 @pytest.mark.parametrize(

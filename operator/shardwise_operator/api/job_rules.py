@@ -77,10 +77,13 @@ _TRAINING_RULES = (
         "those of its weights, no loss.zLoss, and a chatTemplate and preferences of all sources",
         field=".data.train",
     ),
-    _of_training(
-        holds=f"self.?loss.?chosenWeight.orValue(0.0) == 0.0 || self.data.train.exists(source, {_PAIRS})",
-        message="expected loss.chosenWeight of 0 without preferences, of whose loss it is a term",
-        field=".loss",
+    *(
+        _of_training(
+            holds=f"self.?loss.?{name}.orValue({usual}) == {usual} || self.data.train.exists(source, {_PAIRS})",
+            message="expected it left out without preferences, of whose loss it is a part",
+            field=f".loss.{name}",
+        )
+        for name, usual in (("preferences", "'dpo'"), ("labelSmoothing", "0.0"), ("chosenWeight", "0.0"))
     ),
     _of_training(
         holds="!has(self.lora) || (has(self.startFrom) && has(self.startFrom.step))",

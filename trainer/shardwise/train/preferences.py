@@ -1,13 +1,18 @@
 """The loss of pairs of answers: a model learns to prefer the chosen one, and stays close to what it was.
 
-    loss of a pair = -log sigmoid(margin) + chosen weight * mean over the chosen answer's tokens of -log p
-    margin = beta * ((log p - log p0)(chosen) - (log p - log p0)(rejected))
+    DPO: loss of a pair = -(1 - s) log sigmoid(margin) - s log sigmoid(-margin), with label smoothing s
+         margin = beta * ((log p - log p0)(chosen) - (log p - log p0)(rejected))
+    IPO: loss of a pair = (margin - 1 / (2 beta))^2
+         margin = (log p - log p0)(chosen) / its tokens - (log p - log p0)(rejected) / its tokens
 
-p is of the model, p0 of the model as it was: without its adapters, or with the weights that it began with. The margins
+and either + chosen weight * mean over the chosen answer's tokens of -log p. p is of the model, p0 of the model as it
+was: without its adapters, or with the weights that it began with. The margins
 are computed first, from each token's cross entropy in both. By them d loss / d log p of a token is known, and with that
 as its weight the cross entropy of the head has the gradient of the pairs' loss: so there is no other backward pass than
 that of `train/loss.py`. Sources: Rafailov et al., "Direct Preference Optimization: Your Language Model is Secretly a
-Reward Model" (2023); its second term: Pang et al., "Iterative Reasoning Preference Optimization" (2024).
+Reward Model" (2023); Azar et al., "A General Theoretical Paradigm to Understand Learning from Human Preferences"
+(2023), per token as TRL has it; the chosen answer's term: Pang et al., "Iterative Reasoning Preference Optimization"
+(2024).
 """
 
 from functools import partial
@@ -47,25 +52,29 @@ def pairs_loss(settings: HeadLoss, pairs: Pairs, head: Head, tokens: Tokens) -> 
 
     `total` has the gradient of the loss, and another value. Weights say which tokens are answers.
     """
-    beta, chosen_weight = pairs.settings.beta, pairs.settings.chosen_weight
+    chosen_weight = pairs.settings.chosen_weight
     losses = token_losses(settings, head, tokens)
     gains = pairs.reference - losses  # log p - log p0
     counted, gains, segments = (_whole_rows(x) for x in (tokens.weights, gains, pairs.segments))
     signs = jnp.where(segments % 2 == 0, 1.0, -1.0)
     is_same = (segments // 2)[:, :, None] == (segments // 2)[:, None, :]  # [batch, token, token] of one pair
-    margins = beta * _of_pair(is_same, signs * gains)
-    weights = counted * signs * beta * jax.nn.sigmoid(-margins)
+    scale = pairs.settings.beta
+    if pairs.settings.preferences == "ipo":
+        is_of_answer = segments[:, :, None] == segments[:, None, :]
+        signs, scale = signs / jnp.maximum(_summed(is_of_answer, counted), 1.0), 1.0
+    margins = scale * _summed(is_same, signs * gains)
+    weights = counted * signs * scale * _push(pairs.settings, margins)
     shares = None
     if chosen_weight:
         chosen = counted * (signs > 0)
-        shares = chosen_weight * chosen / jnp.maximum(_of_pair(is_same, chosen), 1.0)
+        shares = chosen_weight * chosen / jnp.maximum(_summed(is_same, chosen), 1.0)
         weights += shares
     sums = head_loss(settings, head, tokens._replace(weights=jax.lax.stop_gradient(weights)))
     # One token stands for its pair: the first that counts.
     at = jnp.arange(counted.shape[1])
     first = jnp.where(is_same & (counted > 0)[:, None, :], at, at.size).min(-1)
     stands = (first == at).astype(jnp.float32)
-    costs = stands * jax.nn.softplus(-margins)
+    costs = stands * _cost(pairs.settings, margins)
     if shares is not None:
         costs += shares * _whole_rows(losses)
     return LossSums(
@@ -77,8 +86,24 @@ def pairs_loss(settings: HeadLoss, pairs: Pairs, head: Head, tokens: Tokens) -> 
     )
 
 
-def _of_pair(is_same: Array, x: Array) -> Array:
-    """Return for each token the sum over those of its pair, in an order that is always the same."""
+def _cost(settings: Loss, margins: Array) -> Array:
+    """Return what a pair with this margin costs."""
+    if settings.preferences == "ipo":
+        return jnp.square(margins - 0.5 / settings.beta)
+    cost: Array = jax.nn.softplus(-margins)
+    return cost + settings.label_smoothing * margins if settings.label_smoothing else cost
+
+
+def _push(settings: Loss, margins: Array) -> Array:
+    """Return by how much a pair costs less where its margin grows: the negative slope of `_cost`."""
+    if settings.preferences == "ipo":
+        return 1.0 / settings.beta - 2.0 * margins
+    push: Array = jax.nn.sigmoid(-margins)
+    return push - settings.label_smoothing if settings.label_smoothing else push
+
+
+def _summed(is_same: Array, x: Array) -> Array:
+    """Return for each token the sum over those of its pair or answer, in an order that is always the same."""
     return jnp.where(is_same, x[:, None, :], 0.0).sum(-1)
 
 

@@ -97,6 +97,10 @@ CONFLICTS = (
         expected="weights with lora, whose adapters begin anew",
     ),
     Conflict(
+        facts=(Fact("training.loss.labelSmoothing", ">", 0), Fact("training.loss.preferences", "==", "ipo")),
+        expected="0 with preferences: ipo, which pulls no pair apart without end",
+    ),
+    Conflict(
         facts=(Fact("training.optimizer.name", "==", "muon"), Fact("training.lora", "set")),
         expected="another optimizer with lora: muon is for whole matrices",
         hint="set name: adamw",

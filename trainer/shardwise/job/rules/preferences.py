@@ -26,8 +26,13 @@ def preferences_have_a_reference(job: TrainingJob) -> Iterator[Problem]:
     training = job.spec.training
     place = next((place for place, one in _places(job) if one.preferences), None)
     if place is None:
-        if weight := training.loss.chosen_weight:
-            yield wrong(f"{_PATH}.loss.chosenWeight", weight, "0 without preferences, of whose loss it is a term")
+        for name, given, usual in (
+            ("preferences", training.loss.preferences, "dpo"),
+            ("labelSmoothing", training.loss.label_smoothing, 0),
+            ("chosenWeight", training.loss.chosen_weight, 0),
+        ):
+            if given != usual:
+                yield wrong(f"{_PATH}.loss.{name}", given, f"{usual} without preferences, of whose loss it is a part")
         return
     asked = training.start_from
     if training.lora is None and (asked is None or asked.step is None):  # adapters have a rule of their own
@@ -36,7 +41,7 @@ def preferences_have_a_reference(job: TrainingJob) -> Iterator[Problem]:
     if training.lora is None and asked and asked.restore == "all":
         yield wrong(f"{_PATH}.startFrom.restore", "all", "weights with preferences, which compare with those")
     if training.loss.z_loss:
-        yield wrong(f"{_PATH}.loss.zLoss", training.loss.z_loss, "0 with preferences, whose loss is DPO's alone")
+        yield wrong(f"{_PATH}.loss.zLoss", training.loss.z_loss, "0 with preferences, whose loss has no such term")
 
 
 def _places(job: TrainingJob) -> Iterator[tuple[str, Source | EvaluationSet]]:

@@ -74,7 +74,7 @@ class Precision(StrictModel):
 
 
 class Loss(StrictModel):
-    """The training objective: cross entropy, or with preferences that of DPO."""
+    """The training objective: cross entropy, or with preferences that of DPO or IPO."""
 
     z_loss: Annotated[float, Unit("ratio")] = Field(
         0.0, ge=0, le=1, description="Weight of the squared log of the softmax's normaliser."
@@ -83,13 +83,16 @@ class Loss(StrictModel):
         2048, ge=1, le=16777216, description="Tokens whose logits exist at once; bounds the loss's memory."
     )
     beta: Annotated[float, Unit("ratio")] = Field(
-        0.1,
-        gt=0,
-        le=100,
-        description="Of preferences: the larger it is, the closer the model stays to what it was.",
+        0.1, gt=0, le=100, description="Of preferences: the larger it is, the closer the model stays to what it was."
+    )
+    preferences: Literal["dpo", "ipo"] = Field(
+        "dpo", description="Of preferences: DPO pulls answers apart for good, IPO up to 1 / (2 beta) a token."
+    )
+    label_smoothing: Annotated[float, Unit("ratio")] = Field(
+        0.0, ge=0, lt=0.5, description="Of preferences with dpo: the share of pairs that may be the wrong way round."
     )
     chosen_weight: Annotated[float, Unit("ratio")] = Field(
-        0.0, ge=0, le=100, description="Of preferences: weight of the chosen answer's mean cross entropy beside DPO's."
+        0.0, ge=0, le=100, description="Of preferences: weight of the chosen answer's mean cross entropy beside theirs."
     )
 
 
