@@ -34,7 +34,7 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path("~/.cache/shardwise/
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
-# Traced programs are many small objects that stay: collecting them as often as Python does took a twentieth of the time.
+# Traced programs are many small objects that stay: to collect as often as Python does takes a twentieth of the time.
 gc.set_threshold(50_000, 20, 100)
 
 # What comes from there must not stand still: see shardwise.train.kept_order. (JAX reads the variables above.)
