@@ -29,7 +29,7 @@ class Metrics(NamedTuple):
     """The results of a step: replicated scalars."""
 
     loss: Array
-    """Mean cross entropy, nats a token; of preferences the mean loss of a pair, log 2 before anything is learned."""
+    """Mean cross entropy, nats a token; of preferences the mean loss of a pair, with DPO log 2 at first."""
     z_loss: Array
     """Mean squared log of the softmax's denominator."""
     accuracy: Array

@@ -20,7 +20,7 @@ ChatTemplate = Annotated[
 ]
 
 Preferences = Annotated[
-    bool, Field(description="Whether each line has two answers, one chosen and one rejected, and the loss is DPO's.")
+    bool, Field(description="Whether each line has two answers, one chosen and one rejected, and the loss is of pairs.")
 ]
 
 

@@ -86,7 +86,7 @@ class Loss(StrictModel):
         0.1, gt=0, le=100, description="Of preferences: the larger it is, the closer the model stays to what it was."
     )
     preferences: Literal["dpo", "ipo"] = Field(
-        "dpo", description="Of preferences: DPO pulls answers apart for good, IPO up to 1 / (2 beta) a token."
+        "dpo", description="Of preferences: DPO pulls answers apart without end, IPO up to 1 / (2 beta) a token."
     )
     label_smoothing: Annotated[float, Unit("ratio")] = Field(
         0.0, ge=0, lt=0.5, description="Of preferences with dpo: the share of pairs that may be the wrong way round."
