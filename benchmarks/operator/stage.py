@@ -80,9 +80,10 @@ def _addresses() -> Iterator[None]:
 
 @contextmanager
 def _namespace() -> Iterator[None]:
-    """Make the operator's types and a namespace with a claim `runs`; the namespace goes again, the types stay."""
+    """Make the operator's types and a namespace with a claim `runs`. They go again: a chart brings the types."""
     made = client()
-    if not made.answers("/apis/shardwise.dev/v1alpha1/acceleratorclasses/cpu-sim"):  # a chart may have brought them
+    brings_types = not made.answers("/apis/shardwise.dev/v1alpha1/acceleratorclasses/cpu-sim")
+    if brings_types:
         made.kubectl("apply", "--server-side", "--filename", _CRDS)
         wait("the types", partial(made.answers, "/apis/shardwise.dev/v1alpha1/acceleratorclasses"))
         made.kubectl("apply", "--server-side", "--filename", _CLASSES)
@@ -94,6 +95,9 @@ def _namespace() -> Iterator[None]:
     finally:
         say("deleting the jobs")
         made.kubectl("delete", "namespace", NAMESPACE, "--timeout=300s")
+        if brings_types:
+            for folder_of_types in (_POLICIES, _CLASSES, _CRDS):
+                made.kubectl("delete", "--ignore-not-found", "--filename", folder_of_types)
         volume.remove(NAMESPACE)
         folder.rmdir()
 
