@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -62,35 +63,39 @@ def test_a_checkpoint_is_evaluated_as_in_training(run: Path, process: Command, t
         assert of_training < held_out["tokens"] < of_training + 32
 
 
-@pytest.mark.parametrize("lora", [("training.lora={rank: 4}",), ()], ids=["adapters", "all weights"])
-def test_preferences_are_evaluated_as_in_training(
-    lora: tuple[str, ...], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, process: Command
-) -> None:
-    """Beside the weights that they are compared with, pair by pair; what the run begins from has learned none yet."""
+def _preferred(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, *words: str) -> dict[str, Any]:
+    """Learn 90 pairs by these words, in the folder `preferred`, and return what it evaluated."""
     pairs = ({"prompt": f"say {n}", "chosen": f"it is {n % 7}", "rejected": f"no {n % 5}"} for n in range(90))
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(each) + "\n" for each in pairs))
     (tmp_path / "text.txt").write_text(BOOKS * 99)
     for name in ("base", "preferred"):
         (tmp_path / name / "logs").mkdir(parents=True)
         (tmp_path / name / ".lock").touch()
-    words = ["training.model.seqLen=256", "training.model.layers=1", "training.steps=1"]
+    shape = ["training.model.seqLen=256", "training.model.layers=1", "training.steps=1"]
     source = f"paths: [{tmp_path}/pairs.jsonl], chatTemplate: chatml, preferences: true"
     learns = [
-        *words,
+        *shape,
         f"training.data={{train: [{{name: pairs, {source}}}], attendAcross: document, heldOut: 0.3}}",
         f"training.evaluation={{everySteps: 2, batches: 99, sets: [{{name: again, {source}}}]}}",
         f"training.startFrom={{path: {tmp_path}/base, step: 1}}",
         "training.optimizer={name: adamw, learningRate: 1e-2}",
         "training.steps=2",
-        *lora,
+        *words,
     ]
     with runs_here(tmp_path, tmp_path_factory):
         text = f"training.data.train.0.paths=[{tmp_path}/text.txt]"
-        assert run_here(tmp_path / "base", *words, text) == ExitCode.OK
+        assert run_here(tmp_path / "base", *shape, text) == ExitCode.OK
         assert run_here(tmp_path / "preferred", *learns) == ExitCode.OK
     (event,) = [each for each in records(tmp_path / "preferred/metrics.jsonl") if each.get("event") == "evaluated"]
-    in_training = results(event)
+    return results(event)
 
+
+@pytest.mark.parametrize("lora", [("training.lora={rank: 4}",), ()], ids=["adapters", "all weights"])
+def test_preferences_are_evaluated_as_in_training(
+    lora: tuple[str, ...], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, process: Command
+) -> None:
+    """Beside the weights that they are compared with, pair by pair; what the run begins from has learned none yet."""
+    in_training = _preferred(tmp_path, tmp_path_factory, *lora)
     ended = process("evaluate", "preferred", "--json", folder=tmp_path)
     assert ended.code == 0, ended.error
     found = json.loads(ended.out)["sets"]
@@ -109,6 +114,20 @@ def test_preferences_are_evaluated_as_in_training(
     )
     assert refused.code == ExitCode.BAD_INPUT
     assert "holds what the run begins from" in " ".join(refused.error.split())
+
+
+def test_preferences_without_a_reference_are_evaluated_as_in_training(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, process: Command
+) -> None:
+    """By the model with its adapters alone."""
+    simpo = ("training.lora={rank: 4}", "training.loss={preferences: simpo, beta: 2, margin: 0.5}")
+    in_training = _preferred(tmp_path, tmp_path_factory, *simpo)
+    ended = process("evaluate", "preferred", "--json", folder=tmp_path)
+    assert ended.code == 0, ended.error
+    found = json.loads(ended.out)["sets"]["again"]
+    assert found["pairs"] == in_training["again"]["tokens"] == 90
+    assert found["loss"] == pytest.approx(in_training["again"]["loss"], rel=1e-5)
+    assert found["accuracy"] == in_training["again"]["accuracy"]
 
 
 def test_other_text_is_named_on_the_command_line(run: Path, process: Command, tmp_path: Path) -> None:

@@ -458,7 +458,7 @@ RULES = [
     (
         f"training.data={{attendAcross: document, train: [{PAIRS}]}}",
         "spec.training.data.train.0.preferences",
-        ["given true", "startFrom with a step beside it", "imported weights are step 0"],
+        ["given true", "startFrom with a step beside it", "imported weights are step 0; loss.preferences: simpo"],
     ),
     (
         f"training={{{TINY}, startFrom: {{path: base}}, data: {{attendAcross: document, train: [{PAIRS}]}}}}",
@@ -496,6 +496,29 @@ RULES = [
         ),
         "spec.training.loss.labelSmoothing",
         ["given 0.1", "0 with preferences: ipo"],
+    ),
+    (
+        (
+            f"training={{{ADAPTERS}, data: {{attendAcross: document, train: [{PAIRS}]}}, "
+            "loss: {preferences: simpo, margin: 1, labelSmoothing: 0.1}}"
+        ),
+        "spec.training.loss.labelSmoothing",
+        ["given 0.1", "0 with preferences: simpo"],
+    ),
+    (
+        f"training={{{ADAPTERS}, data: {{attendAcross: document, train: [{PAIRS}]}}, loss: {{margin: 1}}}}",
+        "spec.training.loss.margin",
+        ["given 1", "0 with preferences: dpo", "simpo alone"],
+    ),
+    (
+        f"training={{{TINY}, data: {{attendAcross: document, train: [{PAIRS}]}}, loss: {{preferences: orpo}}}}",
+        "spec.training.loss.chosenWeight",
+        ["given 0", "above 0 with preferences: orpo", "1 is as it was published"],
+    ),
+    (
+        f"training={{{TINY}, data: {{attendAcross: document, train: [{PAIRS}]}}, loss: {{preferences: kto}}}}",
+        "spec.training.loss.preferences",
+        ['given "kto"', "orpo"],
     ),
     (
         "training.optimizer={name: adam, learningRate: 1, groups: [{match: a, weightDecay: 0.1}]}",

@@ -45,6 +45,8 @@ OF_PAIRS = (
 PAIRS = (*OF_PAIRS, "lora.rank=4")
 AND_CHOSEN = f"loss.chosenWeight={CHOSEN_WEIGHT}"
 IPO, SMOOTHED = "loss.preferences=ipo", "loss.labelSmoothing=0.2"
+SIMPO = ("loss.preferences=simpo", "loss.margin=0.4")
+ORPO = ("loss.preferences=orpo", AND_CHOSEN)
 MESHES = {
     "fsdp 2 x tensor 4": (8, ("mesh.tensor=4",)),
     "data 2 x tensor 2, no fsdp, 3 microbatches": (4, ("mesh.tensor=2", "mesh.fsdp=false", "batch.microbatches=3")),
@@ -59,8 +61,24 @@ SHORT = ["fsdp 2 x tensor 4", "fsdp 2 x context 4, ring", "fsdp 2 x pipeline 3"]
 
 @pytest.mark.parametrize(
     "words",
-    [PAIRS, (*PAIRS, *LLAMA, AND_CHOSEN), (*OF_PAIRS, *LLAMA), (*PAIRS, SMOOTHED), (*PAIRS, IPO, AND_CHOSEN)],
-    ids=["gpt2", "llama, and what was chosen", "all weights of llama", "smoothed labels", "ipo, and what was chosen"],
+    [
+        PAIRS,
+        (*PAIRS, *LLAMA, AND_CHOSEN),
+        (*OF_PAIRS, *LLAMA),
+        (*PAIRS, SMOOTHED),
+        (*PAIRS, IPO, AND_CHOSEN),
+        (*OF_PAIRS, *SIMPO),
+        (*PAIRS, *ORPO),
+    ],
+    ids=[
+        "gpt2",
+        "llama, and what was chosen",
+        "all weights of llama",
+        "smoothed labels",
+        "ipo, and what was chosen",
+        "simpo, all weights",
+        "orpo",
+    ],
 )
 def test_the_gradient_is_that_of_the_published_loss(make_program: MakeProgram, words: tuple[str, ...]) -> None:
     """Loss, pairs that are in order and gradient are those of the published formula, by whole logits and autodiff."""
@@ -70,15 +88,23 @@ def test_the_gradient_is_that_of_the_published_loss(make_program: MakeProgram, w
     def total(trained: dict[str, jax.Array]) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         own = _log_probabilities(program, {**params, **trained}, batch)
         means = jnp.stack([own.mean(1, where=_counted(batch, each)) for each in (0, 2, 4)])
-        gains = own - jax.lax.stop_gradient(_log_probabilities(program, params, batch, as_it_was=True))
+        is_free = loss.preferences in ("simpo", "orpo")
+        as_it_was = 0 if is_free else _log_probabilities(program, params, batch, as_it_was=True)
+        gains = own - jax.lax.stop_gradient(as_it_was)
         each_answer = [batch.weights * (batch.segments == each) for each in range(6)]
         answers = [jnp.where(counted, gains, 0).sum(1) for counted in each_answer]
-        if loss.preferences == "ipo":
+        if loss.preferences != "dpo":
             answers = [answer / counted.sum(1) for answer, counted in zip(answers, each_answer, strict=True)]
+        if loss.preferences == "orpo":
+            answers = [jnp.log(jnp.exp(answer) / (1 - jnp.exp(answer))) for answer in answers]
         differences = jnp.stack([answers[each] - answers[each + 1] for each in (0, 2, 4)])
         differences = jnp.where(_is_there(batch), differences, 0)
         if loss.preferences == "ipo":
             costs = (differences - 1 / (2 * BETA)) ** 2
+        elif loss.preferences == "simpo":
+            costs = -jax.nn.log_sigmoid(BETA * differences - 0.4)
+        elif loss.preferences == "orpo":
+            costs = -BETA * jax.nn.log_sigmoid(differences)
         else:
             right, wrong = jax.nn.log_sigmoid(BETA * differences), jax.nn.log_sigmoid(-BETA * differences)
             costs = -(1 - loss.label_smoothing) * right - loss.label_smoothing * wrong
@@ -105,10 +131,17 @@ def test_the_mesh_changes_nothing(make_program: MakeProgram, name: str) -> None:
     _assert_that_of_one_device(make_program(*pairs, *words, num_devices=devices), make_program, pairs)
 
 
-def test_the_mesh_changes_nothing_of_ipo(make_program: MakeProgram) -> None:
-    """Where an answer's tokens lie on several devices, its mean is over all of them."""
-    devices, words = MESHES["fsdp 2 x context 4, ring"]
-    _assert_that_of_one_device(make_program(*PAIRS, IPO, *words, num_devices=devices), make_program, (*PAIRS, IPO))
+@pytest.mark.parametrize(
+    ("name", "pairs"),
+    [("fsdp 2 x context 4, ring", (*PAIRS, *ORPO)), ("fsdp 2 x pipeline 3", (*OF_PAIRS, *SIMPO))],
+    ids=["orpo", "simpo"],
+)
+def test_the_mesh_changes_nothing_without_a_reference(
+    make_program: MakeProgram, name: str, pairs: tuple[str, ...]
+) -> None:
+    """Where an answer's tokens lie on several devices, its mean is over all of them; a pipeline goes forward once."""
+    devices, words = MESHES[name]
+    _assert_that_of_one_device(make_program(*pairs, *words, num_devices=devices), make_program, pairs)
 
 
 @pytest.mark.parametrize(
@@ -142,15 +175,19 @@ def test_a_pair_costs_log_2_before_the_first_step(make_program: MakeProgram, wor
     assert float(sums.correct) == 0
 
 
-def test_the_arithmetic_of_the_reference_is_counted(make_program: MakeProgram) -> None:
+@pytest.mark.parametrize(("words", "references"), [((), 1), (SIMPO, 0)], ids=["dpo", "simpo"])
+def test_the_arithmetic_of_the_reference_is_counted(
+    make_program: MakeProgram, words: tuple[str, ...], references: int
+) -> None:
     """What a step multiplies, as traced, but for attention's masked half, is what MFU counts."""
-    program = make_program(*PAIRS, "model.remat=none", "model.layers=8", num_devices=1)
+    program = make_program(*PAIRS, *words, "model.remat=none", "model.layers=8", num_devices=1)
     config, training = program.config, program.training
     tokens = training.batch.sequences * config.seq_len
-    masked = 8 * config.num_layers * config.num_heads * config.head_size * config.seq_len
+    masked = (6 + 2 * references) * config.num_layers * config.num_heads * config.head_size * config.seq_len
     counted = traced_flops(trace_step(program), program.layout.mesh.shape) / tokens - masked
-    # The head goes forward three times: for the reference, for the margins and for the gradient; in padded rows too.
-    head = 2 * config.embed_size * config.vocab_size + 8 * config.embed_size * (config.Vocab.size - config.vocab_size)
+    # The head goes forward once more than is counted, for the margins; and in padded rows each time.
+    padded = config.Vocab.size - config.vocab_size
+    head = 2 * config.embed_size * (config.vocab_size + (3 + references) * padded)
     assert counted - head == pytest.approx(flops_per_token(config, training), rel=0.02)
 
 
@@ -219,6 +256,21 @@ def test_a_run_goes_on_where_it_was(begun: tuple[Path, list[str]], lora: tuple[s
     if not lora:
         assert params(whole, 12).keys() == params(path / "base", 4).keys()
         assert not any("reference" in name for name in read_manifest(str(whole / "checkpoints"), 12).arrays)
+
+
+def test_a_run_without_a_reference_needs_no_weights(begun: tuple[Path, list[str]]) -> None:
+    """It begins with drawn weights, learns what is in order, and goes on where it was."""
+    path, words = begun
+    run, whole = folder(path, "free"), folder(path, "free-whole")
+    words = [each for each in words if "startFrom" not in each]
+    words += ["training.loss={preferences: simpo, beta: 2, margin: 0.5}", "training.optimizer.schedule.kind=constant"]
+    for steps in (6, 12):
+        assert run_here(run, *words, f"training.steps={steps}") == ExitCode.OK
+    assert run_here(whole, *words) == ExitCode.OK
+    evaluated = [each for each in records(run / "metrics.jsonl") if each.get("event") == "evaluated"]
+
+    assert evaluated[-1]["heldOutAccuracy"] > 0.9
+    assert losses(run)[12] == losses(whole)[12] < losses(run)[1]
 
 
 def test_another_beta_is_another_run(begun: tuple[Path, list[str]]) -> None:

@@ -70,11 +70,17 @@ _TRAINING_RULES = (
         )
     ),
     _of_training(
-        holds=f"!self.data.train.exists(source, {_PAIRS}) || (has(self.startFrom) && has(self.startFrom.step) "
-        "&& self.startFrom.?restore.orValue('weights') == 'weights' && self.?loss.?zLoss.orValue(0.0) == 0.0 "
+        holds=f"!self.data.train.exists(source, {_PAIRS}) || (self.?loss.?zLoss.orValue(0.0) == 0.0 "
         f"&& self.data.train.all(source, {_PAIRS} && has(source.chatTemplate)))",
+        message="expected no loss.zLoss with preferences, and a chatTemplate and preferences of all sources",
+        field=".data.train",
+    ),
+    _of_training(
+        holds=f"!self.data.train.exists(source, {_PAIRS}) || self.?loss.?preferences.orValue('dpo') in "
+        "['simpo', 'orpo'] || (has(self.startFrom) && has(self.startFrom.step) "
+        "&& self.startFrom.?restore.orValue('weights') == 'weights')",
         message="expected startFrom with a step and without restore: all with preferences, which compare answers with "
-        "those of its weights, no loss.zLoss, and a chatTemplate and preferences of all sources",
+        "those of its weights; loss.preferences: simpo or orpo compares with none",
         field=".data.train",
     ),
     *(

@@ -1,6 +1,6 @@
 """The model of a run with weights that it does not train: those that its adapters are for, with what they add to them.
 
-Of a run that learns preferences it is also the model as trained, beside the one that its answers are compared with.
+Of a run that compares answers with the model as it was, it is also the model as trained beside that one.
 """
 
 from collections.abc import Iterator, Mapping
@@ -98,7 +98,7 @@ def adapted_model(job: TrainingJob, root: str, step: int) -> tuple[Program, dict
 
 
 def model_with_reference(job: TrainingJob, root: str, step: int) -> tuple[Program, dict[str, jax.Array]]:
-    """Return the program of a job that learns preferences, and all its parameters, those that it does not train too.
+    """Return the program of a job that has a reference, and all its parameters, those that it does not train too.
 
     Raises:
         CheckpointError: the checkpoint is not of such a run, or was trained beside other weights than the job names; or
@@ -106,7 +106,7 @@ def model_with_reference(job: TrainingJob, root: str, step: int) -> tuple[Progra
 
     """
     place, manifest = place_of_base(job), adapters_in(job, root, step) or read_manifest(root, step)
-    assert place is not None, "the job learns preferences"
+    assert place is not None, "the job has a reference"
     if BASE_FINGERPRINT not in manifest.identity:
         raise CheckpointError(
             f"{root}/{checkpoint_name(step)}: holds what the run begins from; run the job until its first save"

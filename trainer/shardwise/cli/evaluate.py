@@ -60,7 +60,7 @@ def command(directory: RunDir, *, step: Step = None, overrides: Overrides = None
         from shardwise.cli.saved_model import load_model, load_with_reference
 
     sets = list(_sets(job, console))
-    load = load_with_reference if training.learns_preferences else load_model
+    load = load_with_reference if training.has_reference else load_model
     model = load(job, root_of(job, directory), step=step, report=partial(report_refused, console))
     console.print(f"checkpoint of step {model.step}; compiling ...")
     results = dict(_results(model, sets, console))

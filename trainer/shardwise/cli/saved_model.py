@@ -66,7 +66,7 @@ def load_model(job: TrainingJob, root: str, *, step: int | None, report: Callabl
 
 
 def load_with_reference(job: TrainingJob, root: str, *, step: int | None, report: Callable[[int, str], None]) -> Model:
-    """Load the model of a resolved job that learns preferences, as `load_model` does, and what it is compared with.
+    """Load the model of a resolved job that has a reference, as `load_model` does, and what it is compared with.
 
     Raises:
         CheckpointError: as `load_model`; or it was trained beside other weights than the job names.

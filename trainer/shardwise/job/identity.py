@@ -84,7 +84,7 @@ _TABLE: Mapping[str, tuple[str, str]] = {
     "spec.training.optimizer.groups.*": ("match rateFactor weightDecay", ""),
     "spec.training.optimizer.schedule": ("kind warmupSteps decaySteps finalRatio", ""),
     "spec.training.precision": ("params compute output products reduce", ""),
-    "spec.training.loss": ("zLoss beta preferences labelSmoothing chosenWeight", "blockTokens"),
+    "spec.training.loss": ("zLoss beta preferences margin labelSmoothing chosenWeight", "blockTokens"),
     "spec.training.startFrom": ("step restore", "path"),
     "spec.training.lora": ("rank alpha mlp", ""),
     "spec.training.checkpoint": ("", "path every everySteps"),

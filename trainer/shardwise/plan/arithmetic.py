@@ -78,7 +78,7 @@ def _weights(program: Program) -> Iterator[tuple[float, int]]:
         size = math.prod(leaf.shape) // _ways_over_tensor(program, names) / experts / layout.stages
         in_block, is_matrix = path.startswith("blocks."), _is_matrix(names)
         is_there_once = program.training.lora is not None and not is_adapter(path)
-        gathers = (2 + (program.training.learns_preferences and is_there_once)) if in_block else 1
+        gathers = (2 + (program.training.has_reference and is_there_once)) if in_block else 1
         there, back = (compute, wire) if is_matrix else (_FLOAT32, _FLOAT32)
         ways = mesh[DATA[0]] * mesh[DATA[1]] // experts
         if layout.fsdp and "embed" in names:
@@ -93,7 +93,7 @@ def _to_experts(program: Program) -> float:
     if not layout.splits_experts or not config.num_experts:
         return 0.0
     others: int = layout.mesh.shape[EXPERT] - 1
-    reference = int(program.training.learns_preferences)
+    reference = int(program.training.has_reference)
     a_value = ((3 + reference) * layout.dtype.itemsize + (2 + reference) * layout.wire.itemsize) / layout.dtype.itemsize
     return others * config.num_layers / layout.stages * _stream_bytes(program) * a_value
 
@@ -101,7 +101,7 @@ def _to_experts(program: Program) -> float:
 def _over_pipeline(program: Program) -> float:
     """Return what a stage hands on, forward and back, and twice the gradients of what is no layer."""
     shared = {path: x for path, x in program.abstract()["params"].items() if "layers" not in program.names[path]}
-    ways = 3 if program.training.learns_preferences else 2
+    ways = 3 if program.training.has_reference else 2
     handed = ways * program.training.mesh.pipeline_rounds * _stream_bytes(program)
     return float(handed + 2 * _float32_bytes(shared))
 
@@ -114,7 +114,7 @@ def _over_context(program: Program) -> float:
     """
     config, layout = program.config, program.layout
     values = 2 * _rows(program) * config.seq_len * config.num_kv_heads * config.head_size // layout.mesh.shape["tensor"]
-    passes = (1.0 if config.remat == "none" else 2.0) + program.training.learns_preferences
+    passes = (1.0 if config.remat == "none" else 2.0) + program.training.has_reference
     if layout.context_strategy == "ring":
         passes += 1 if config.remat == "none" else 1 - 1 / (layout.context - 1)
     a_pass = float(config.num_layers // layout.stages * values)
@@ -132,7 +132,7 @@ def _over_tensor(program: Program) -> float:
     """Return the gathers and scatters of one position-wide stream's activations; an all-reduce is one of each."""
     config, layout = program.config, program.layout
     split = layout.splits_positions(config.seq_len)
-    has_reference = program.training.learns_preferences
+    has_reference = program.training.has_reference
     moves = stream_moves(config.num_layers, config.block, config.remat, split=split, has_reference=has_reference)
     return _stream_bytes(program) * moves / layout.stages
 

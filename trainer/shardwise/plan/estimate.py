@@ -98,7 +98,7 @@ def _bytes(training: Training, of: _Sizes) -> float:
     stages = of.shape.pipeline
     params = training.precision.params
     trained = (2 if params == "bfloat16" else 4) + _state_bytes(training.optimizer, params) + 4  # and the gradient's
-    kept = width if training.lora else trained + (width if training.learns_preferences else 0)  # a copy, as it was
+    kept = width if training.lora else trained + (width if training.has_reference else 0)  # a copy, as it was
     # FSDP splits the factors of adapters that map from or to embed, and tensor the others.
     by_embed, others = block_adapters(training.model, training.lora) if training.lora else (0, 0)
     adapters = (by_embed / ways + others / tensor) * trained
@@ -180,7 +180,7 @@ def _seconds(training: Training, of: _Sizes, spec: AcceleratorSpec, links: _Link
         values=of.heads,
         seen_twice=of.seen,
         adapters=adapters,
-        has_reference=training.learns_preferences,
+        has_reference=training.has_reference,
     )
     again = _AGAIN[model.remat] - 1
     flops = total * one * (1 + (again if adapters is None else 1.5 * again))
@@ -193,13 +193,13 @@ def _seconds(training: Training, of: _Sizes, spec: AcceleratorSpec, links: _Link
     inner, outer = shape.data_inner, shape.data * shape.context // shape.data_inner
     second = weights * (inner - 1) / inner if training.mesh.fsdp else 0.0
     first = weights * (outer - 1) / outer / inner if training.mesh.fsdp else 0.0
-    moves = stream_moves(of.layers, model.block, model.remat, has_reference=training.learns_preferences)
+    moves = stream_moves(of.layers, model.block, model.remat, has_reference=training.has_reference)
     stream = _tokens_at_once(training, of) * microbatches * of.embed * of.width
     over_tensor = stream / shape.pipeline * moves * (shape.tensor - 1) / shape.tensor
     to_experts = of.layers * stream / shape.pipeline * (shape.data_inner - 1) if of.apart else 0.0
     keys = _tokens_at_once(training, of) * shape.context * microbatches * 2 * of.kv_heads / shape.tensor * of.width
     is_ring, on_gpu = training.mesh.context_strategy == "ring", spec.platform == "gpu"
-    reference = int(training.learns_preferences)  # it goes forward too
+    reference = int(training.has_reference)  # it goes forward too
     passes = (2 if model.remat == "none" else 3) + is_ring + reference
     over_context = of.layers * keys * passes * (shape.context - 1) / shape.context / shape.pipeline
     scattered = 0.0 if training.lora else 1.0  # beside computation on GPUs

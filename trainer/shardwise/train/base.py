@@ -84,7 +84,7 @@ class Base:
 def place_of_base(job: TrainingJob) -> tuple[str, int] | None:
     """Return the folder and the step of the weights that a job needs as they are; None if it needs none."""
     training = job.spec.training
-    if training.lora is None and not training.learns_preferences:
+    if training.lora is None and not training.has_reference:
         return None
     assert training.start_from is not None, "a rule wants it"
     assert training.start_from.step is not None, "a rule wants it"

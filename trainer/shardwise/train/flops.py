@@ -52,7 +52,7 @@ def flops_per_token(config: GptConfig, training: Training) -> int:
         values=config.num_heads * config.head_size,
         seen_twice=keys_seen_twice(config),
         adapters=sizes.adapter_parameters(training.model, training.lora),
-        has_reference=training.learns_preferences,
+        has_reference=training.has_reference,
     )
 
 

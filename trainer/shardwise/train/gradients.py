@@ -152,16 +152,16 @@ def _nothing() -> LossSums:
 
 
 def _loss(program: Program, params: Params, batch: Batch, dropout: Dropout, reference: Array | None) -> LossSums:
-    """Return the loss sums, of pairs where there is a reference for them."""
+    """Return the loss sums, of tokens or of pairs."""
     segments = _segments(program, batch)
-    loss = loss_of_head(head_settings(program), program.training.loss, segments, reference)
+    loss = loss_of_head(head_settings(program), program.training, segments, reference)
     model = program.model(params)
     return model.loss(batch.tokens, segments, batch.targets, batch.weights, dropout, program.layout, loss)
 
 
 def _reference(program: Program, params: Params, batch: Batch) -> Array | None:
-    """Return the cross entropy of each token that counts in the model as it was, or None if it is of no use."""
-    if not program.training.learns_preferences:
+    """Return the cross entropy of each token that counts in the model as it was, or None if nothing asks for it."""
+    if not program.training.has_reference:
         return None
     model, loss = program.reference(params), partial(token_losses, head_settings(program))
     segments, drop = _segments(program, batch), Dropout.none()

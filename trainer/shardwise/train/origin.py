@@ -153,7 +153,7 @@ def refuse_adapters(root: str, manifest: Manifest) -> None:
 def _refuse_to_go_back_from_base(job: TrainingJob, root: str, orders: Orders) -> None:
     """Raise a CheckpointError if a fork would set aside, and later replace, weights that its own starts read."""
     training = job.spec.training
-    base = origin_below(job, root) if training.lora or training.learns_preferences else None
+    base = origin_below(job, root) if training.lora or training.has_reference else None
     if base is not None and orders.step is not None and base > orders.step:
         raise CheckpointError(
             f"training.startFrom: given step {base} of {root}, which the run itself goes back from with --step "

@@ -128,7 +128,7 @@ class Stage:
         return run(schedule, visit, inputs)
 
     def _loss(self, others: Params, output: Array, part: Microbatches) -> LossSums:
-        loss = loss_of_head(self.settings, self.program.training.loss, part.segments, part.reference)
+        loss = loss_of_head(self.settings, self.program.training, part.segments, part.reference)
         return self._model({**self.params, **others}).loss_of(
             output, part.targets, part.weights, self.program.layout, loss
         )
@@ -138,7 +138,7 @@ class Stage:
 
     def _own_with_reference(self) -> Microbatches:
         """Return this stage's own microbatches, ready for their loss."""
-        if not self.program.training.learns_preferences:
+        if not self.program.training.has_reference:
             return self._own
         reference = replace(self, is_reference=True, dropout=lambda _: Dropout.none())
         return self._own._replace(reference=reference.token_losses())

@@ -179,7 +179,7 @@ class Program:
 
 def _with_copies(training: Training, weights: Mapping[str, T]) -> dict[str, T]:
     """Return what is given for each weight, and once more for what preferences are compared with if that is a copy."""
-    is_twice = training.learns_preferences and training.lora is None
+    is_twice = training.has_reference and training.lora is None
     return {**weights, **({REFERENCE + path: x for path, x in weights.items()} if is_twice else {})}
 
 

@@ -96,9 +96,28 @@ CONFLICTS = (
         facts=(Fact("training.startFrom.restore", "==", "all"), Fact("training.lora", "set")),
         expected="weights with lora, whose adapters begin anew",
     ),
+    *(
+        Conflict(
+            facts=(Fact("training.loss.labelSmoothing", ">", 0), Fact("training.loss.preferences", "==", kind)),
+            expected=f"0 with preferences: {kind}, which {why}",
+        )
+        for kind, why in (
+            ("ipo", "pulls no pair apart without end"),
+            ("simpo", "has no such term"),
+            ("orpo", "has no such term"),
+        )
+    ),
+    *(
+        Conflict(
+            facts=(Fact("training.loss.margin", ">", 0), Fact("training.loss.preferences", "==", kind)),
+            expected=f"0 with preferences: {kind}; it is a part of the loss of simpo alone",
+        )
+        for kind in ("dpo", "ipo", "orpo")
+    ),
     Conflict(
-        facts=(Fact("training.loss.labelSmoothing", ">", 0), Fact("training.loss.preferences", "==", "ipo")),
-        expected="0 with preferences: ipo, which pulls no pair apart without end",
+        facts=(Fact("training.loss.chosenWeight", "==", 0.0), Fact("training.loss.preferences", "==", "orpo")),
+        expected="above 0 with preferences: orpo, whose loss is first of all the chosen answer's cross entropy",
+        hint="1 is as it was published",
     ),
     Conflict(
         facts=(Fact("training.optimizer.name", "==", "muon"), Fact("training.lora", "set")),

@@ -21,8 +21,8 @@ def sources_are_all_pairs_or_none(job: TrainingJob) -> Iterator[Problem]:
             yield wrong(path, True, "a chatTemplate beside it, which writes the answers", "set chatTemplate: chatml")
 
 
-def preferences_have_a_reference(job: TrainingJob) -> Iterator[Problem]:
-    """Require weights that answers are compared with, at a step that stays the same, and the loss of pairs alone."""
+def preferences_have_their_loss(job: TrainingJob) -> Iterator[Problem]:
+    """Require the loss of pairs alone, and weights at a step that stays the same if answers are compared with them."""
     training = job.spec.training
     place = next((place for place, one in _places(job) if one.preferences), None)
     if place is None:
@@ -35,10 +35,12 @@ def preferences_have_a_reference(job: TrainingJob) -> Iterator[Problem]:
                 yield wrong(f"{_PATH}.loss.{name}", given, f"{usual} without preferences, of whose loss it is a part")
         return
     asked = training.start_from
-    if training.lora is None and (asked is None or asked.step is None):  # adapters have a rule of their own
+    compares = training.loss.compares and training.lora is None  # adapters have a rule of their own
+    if compares and (asked is None or asked.step is None):
         expected = "startFrom with a step beside it: weights that the model is compared with, read again at each start"
-        yield wrong(f"{_PATH}.{place}.preferences", True, expected, "imported weights are step 0")
-    if training.lora is None and asked and asked.restore == "all":
+        hint = "imported weights are step 0; loss.preferences: simpo or orpo compares with none"
+        yield wrong(f"{_PATH}.{place}.preferences", True, expected, hint)
+    if compares and asked and asked.restore == "all":
         yield wrong(f"{_PATH}.startFrom.restore", "all", "weights with preferences, which compare with those")
     if training.loss.z_loss:
         yield wrong(f"{_PATH}.loss.zLoss", training.loss.z_loss, "0 with preferences, whose loss has no such term")
@@ -51,4 +53,4 @@ def _places(job: TrainingJob) -> Iterator[tuple[str, Source | EvaluationSet]]:
         yield f"evaluation.sets.{index}", one
 
 
-RULES = (sources_are_all_pairs_or_none, preferences_have_a_reference)
+RULES = (sources_are_all_pairs_or_none, preferences_have_their_loss)

@@ -7,6 +7,7 @@ from pydantic import Field
 from shardwise.job.quantity import Duration
 from shardwise.job.spec.base import Count, FilledFrom, PathText, Unit, XlaFlag
 from shardwise.job.spec.data import Data, EvaluationSet
+from shardwise.job.spec.loss import Loss
 from shardwise.job.spec.model import Model
 from shardwise.job.spec.optimizer import Optimizer
 from shardwise.protocol.job_status import MAX_HOSTS
@@ -70,29 +71,6 @@ class Precision(StrictModel):
     )
     reduce: Literal["compute", "float32"] = Field(
         "compute", description="Format in which gradients are summed over devices."
-    )
-
-
-class Loss(StrictModel):
-    """The training objective: cross entropy, or with preferences that of DPO or IPO."""
-
-    z_loss: Annotated[float, Unit("ratio")] = Field(
-        0.0, ge=0, le=1, description="Weight of the squared log of the softmax's normaliser."
-    )
-    block_tokens: Annotated[int, Unit("tokens")] = Field(
-        2048, ge=1, le=16777216, description="Tokens whose logits exist at once; bounds the loss's memory."
-    )
-    beta: Annotated[float, Unit("ratio")] = Field(
-        0.1, gt=0, le=100, description="Of preferences: the larger it is, the closer the model stays to what it was."
-    )
-    preferences: Literal["dpo", "ipo"] = Field(
-        "dpo", description="Of preferences: DPO pulls answers apart without end, IPO up to 1 / (2 beta) a token."
-    )
-    label_smoothing: Annotated[float, Unit("ratio")] = Field(
-        0.0, ge=0, lt=0.5, description="Of preferences with dpo: the share of pairs that may be the wrong way round."
-    )
-    chosen_weight: Annotated[float, Unit("ratio")] = Field(
-        0.0, ge=0, le=100, description="Of preferences: weight of the chosen answer's mean cross entropy beside theirs."
     )
 
 
@@ -247,3 +225,8 @@ class Training(StrictModel):
     def learns_preferences(self) -> bool:
         """Whether sequences are pairs of answers; of a valid job, all are or none."""
         return any(source.preferences for source in self.data.train)
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether answers are compared with what the weights of startFrom make of them, beside the model."""
+        return self.learns_preferences and self.loss.compares
