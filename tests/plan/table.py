@@ -94,6 +94,7 @@ ROWS = (
     Row("tpu-v6e", "2x4", 1, (EXPERTS, APART, "mesh.tensor=2", "batch.microbatches=2")),
     Row("tpu-v6e", "2x4", 1, (*PAIRS, ADAPTERS, "mesh.tensor=2", "model.seqLen=512")),
     Row("tpu-v6e", "2x4", 1, (*PAIRS, "mesh.tensor=2", "model.seqLen=512")),
+    Row("tpu-v6e", "2x4", 1, (*PAIRS, "loss={preferences: orpo, chosenWeight: 1}", "mesh.tensor=2")),
     Row("tpu-v6e-4t", "2x4"),
     Row("tpu-v6e-4t", "2x2", 2, ("model.seqLen=96", "model.tiedHead=false", "model.dropout.residual=0.1")),
     Row("tpu-v7x", "2x2x1"),
