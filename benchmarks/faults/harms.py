@@ -4,17 +4,23 @@ Called by `in_cluster.py`. Each says when it is put, and returns when it is over
 """
 
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from benchmarks.faults.pods import WITHIN_SECONDS, Hurt
+from benchmarks.faults.stage import Stage
 from tests.cluster import nodes, processes
 from tests.cluster.commands import wait
 from tests.kubernetes.release import SYSTEM
 
 PLACE = "test.shardwise.dev/place"
 """The label of the nodes on which a kubelet takes the pods that it is to refuse elsewhere."""
+_WRONG = "broken-device"
+WRONG_PATH = f"/runs/{_WRONG}"
+"""Where the processes of a pod find what makes its device compute wrong (`broken_device.py`)."""
 _FULL_SECONDS, _OUTAGE_SECONDS = 20.0, 60.0
 # Run in a pod of limited memory: many small processes, so that the kernel finds the trainer the largest.
 _HOG = """
@@ -45,6 +51,25 @@ def out_of_memory(hurt: Hurt) -> None:
     """Take the memory of host 1's container."""
     hurt.now()
     hurt.job.inside(hurt.pod(1), _HOG)
+
+
+def may_compute_wrong(made: Stage) -> None:
+    """Put what a device computes wrong by where pods with `WRONG_PATH` have it."""
+    folder = made.volume / _WRONG
+    folder.mkdir()
+    folder.chmod(0o755)
+    shutil.copyfile(Path(__file__).with_name("broken_device.py"), folder / "sitecustomize.py")
+
+
+def computes_wrong(hurt: Hurt) -> None:
+    """The device of host 1's pod computes wrong, in every trainer that the pod starts, until it is elsewhere."""
+    node, broken = hurt.node(1), hurt.stage.volume / _WRONG / "broken"
+    try:
+        hurt.now()
+        broken.write_text(hurt.address(1), encoding="utf-8")
+        hurt.job.until("another node", lambda: hurt.look() and hurt.runs_elsewhere(1, node), WITHIN_SECONDS)
+    finally:
+        broken.unlink()
 
 
 # ----------------------------------------------------------------------------------------------------------------- pods

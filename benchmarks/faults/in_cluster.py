@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.faults import harms, peers
 from benchmarks.faults.outcome import Outcome, Row
 from benchmarks.faults.pods import SAVE, START, STEP, Hurt
-from benchmarks.faults.stage import stage
+from benchmarks.faults.stage import Stage, stage
 
 NOT_SHOWN: Sequence[str] = (
     "The way back of a JobSet whose node is killed: it made no other pod in 400 s; its Job waits for the dead node's.",
@@ -42,6 +42,8 @@ class Fault:
     """The labels of the nodes that its pods select."""
     at_once: bool = False
     """Whether it is there from the start."""
+    before: Callable[[Stage], None] | None = None
+    """What has to be there before the job is."""
 
 
 _FIRST = "the first process of the container, which ends with it"
@@ -67,6 +69,15 @@ FAULTS: tuple[Fault, ...] = (
         charged=[{"outOfMemory": 1}],
         note="other processes of its container take the memory for a minute",
         agent={"resources": {"requests": {"cpu": "250m", "memory": "1Gi"}, "limits": {"memory": "1536Mi"}}},
+    ),
+    Fault(
+        name="device that computes wrong",
+        put=harms.computes_wrong,
+        charged=[{"device": 2, "nodeLost": 1}],
+        note="in each trainer of its pod, so that the second failure sends the pod to another node",
+        training={"steps": 500},  # each second a host measures what its devices compute
+        agent={"env": [{"name": "PYTHONPATH", "value": harms.WRONG_PATH}]},
+        before=harms.may_compute_wrong,
     ),
     Fault(
         name="old pod runs on while the new one joins",
@@ -112,6 +123,8 @@ FAULTS: tuple[Fault, ...] = (
 
 
 def _measure(fault: Fault, phase: str) -> Outcome:
+    if fault.before:
+        fault.before(stage())
     hurt = Hurt(stage(), fault.training, fault.pod, fault.agent, fault.nodes)
     try:
         if not fault.at_once:

@@ -106,6 +106,15 @@ class Hurt:
         """The node of a host's pod."""
         return self.job.kubectl("get", "pod", self.pod(host), "--output=jsonpath={.spec.nodeName}")
 
+    def runs_elsewhere(self, host: int, node: str) -> bool:
+        """Whether the host has a pod that is ready on another node."""
+        pods = (pod for pod in self.job.all_pods if pod["metadata"]["name"].startswith(f"{self.job.name}-0-{host}-"))
+        return any(_is_ready(pod) and pod["spec"]["nodeName"] != node for pod in pods)
+
+    def address(self, host: int) -> str:
+        """The address of a host's pod."""
+        return self.job.kubectl("get", "pod", self.pod(host), "--output=jsonpath={.status.podIP}")
+
     def processes(self, host: int, word: str) -> list[int]:
         """The processes of a host's pod whose command line has a word."""
         uid = self.job.pods[self.pod(host)]
@@ -152,13 +161,13 @@ class Hurt:
 
     def until_noticed(self) -> None:
         """Wait until the launcher or the operator says a word of it."""
-        self.job.until("a word of it", self._look, WITHIN_SECONDS)
+        self.job.until("a word of it", self.look, WITHIN_SECONDS)
 
     def until_next_step(self) -> None:
         """Wait until trainers that started since the fault have taken a step."""
         self.job.until(
             "the next step",
-            lambda: self._look() and self.said.next_step(self.began, begun_anew=True) is not None,
+            lambda: self.look() and self.said.next_step(self.began, begun_anew=True) is not None,
             WITHIN_SECONDS,
         )
 
@@ -167,7 +176,7 @@ class Hurt:
         while time.time() < self.began + seconds:
             time.sleep(_STATUS_SECONDS)
 
-    def _look(self) -> bool:
+    def look(self) -> bool:
         """Note what the job says; whether the fault is noticed."""
         if not self._noticed and self.job.status.get("reason") in ("PodReplaced", "NodeLeaving"):
             self._noticed = time.time()
@@ -186,7 +195,7 @@ class Hurt:
     def outcome(self, charged: Sequence[Mapping[str, int]], note: str) -> Outcome:
         """Wait for the end, hold it against what was promised, and tell."""
         while (status := self.job.status).get("phase") not in ("Complete", "Failed"):
-            self._look()
+            self.look()
             assert time.time() < self.began + 2 * WITHIN_SECONDS, f"no end: {status}"
             time.sleep(_STATUS_SECONDS)
         self.said.end()
