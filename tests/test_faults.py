@@ -3,6 +3,7 @@
 Only the measuring is tested here, on a few faults; that runs survive them is shown by the tests of each level.
 """
 
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -68,6 +69,24 @@ def test_faults_are_put_and_measured(fault: str, phase: str, charged: str, steps
     assert outcome.steps_lost >= steps_lost
     assert (outcome.detected_seconds is None) == (charged == "nothing")
     assert sum(outcome.next_step_seconds.values()) >= (outcome.detected_seconds or 0.0)
+
+
+def test_the_operator_of_a_fault_is_the_command() -> None:
+    """With other agents in it, which are found where the command takes them from."""
+    stand_in = (sys.executable, "-m", "benchmarks.faults.stand_in_operator", "run", "--help")
+    ended = subprocess.run(stand_in, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert "--lease-name" in ended.stdout
+
+
+@pytest.mark.long
+def test_faults_of_the_control_plane_are_put_and_measured() -> None:
+    """On a real API server, to the operator's process; a job that is on its way comes to its end."""
+    [measured] = [one for one in ROWS if (one.place, one.fault) == ("control plane", "events twice")]
+    outcomes = [measured.measure(phase) for phase in measured.phases]
+
+    assert [one.charged for one in outcomes] == ["nothing", "nothing beside eviction 1", "nothing"]
+    assert all(one.detected_seconds is not None for one in outcomes)
 
 
 def test_the_way_back_adds_up() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from shardwise.protocol.run_status import RunSummary
-from shardwise_operator import main
+from shardwise_operator import main, operator
 from shardwise_operator.observe.agents import AgentError, Agents, Target
 
 ANSWERS = "SHARDWISE_STAND_IN_ANSWERS"
@@ -27,5 +27,5 @@ class _Files(Agents):
 
 
 if __name__ == "__main__":
-    with patch.object(main, "Agents", _Files):
+    with patch.object(operator, "Agents", _Files):
         main.main()
