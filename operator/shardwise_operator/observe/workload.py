@@ -11,6 +11,8 @@ BOOST = "kueue.x-k8s.io/priority-boost"
 SHAPE = "shardwise.dev/shape"
 """The annotation with the digest of what the job asked for when its Workload was made."""
 POD_SET = "hosts"
+RECOVERS = "WaitForRecovery"
+"""Kueue's reason why the pods of a job do not all run, though they did."""
 """The one set of a job's pods: they ask for the same, and are admitted together or not at all."""
 _WORKLOAD = "kueue.x-k8s.io/workload"
 _POD_SET = "kueue.x-k8s.io/podset"
@@ -34,6 +36,7 @@ class Workload:
         evicted_message: the same for people.
         finished: whether it counts as ended, which cannot be taken back.
         pods_ready: whether it is told that all pods run.
+        recovers: whether it is told that one that ran was lost.
         boost: what is added to its priority, as text; None without it.
         shape: what its pods asked for when it was made, as a digest; "" if an older release has made it.
         waits: why it is not admitted, for people; "" before Kueue has looked at it.
@@ -53,6 +56,7 @@ class Workload:
     evicted_message: str = ""
     finished: bool = False
     pods_ready: bool = False
+    recovers: bool = False
     boost: str | None = None
     shape: str = ""
     waits: str = ""
@@ -89,7 +93,7 @@ def read_workload(raw: Object) -> Workload:
     """Read a Workload."""
     metadata, spec, status = raw["metadata"], raw.get("spec", {}), raw.get("status", {})
     reserved, admitted = condition_of(raw, "QuotaReserved"), condition_of(raw, "Admitted")
-    evicted = condition_of(raw, "Evicted")
+    evicted, told = condition_of(raw, "Evicted"), condition_of(raw, "PodsReady")
     is_evicted, is_finished = _true(evicted), _true(condition_of(raw, "Finished"))
     active = bool(spec.get("active", True)) and "deletionTimestamp" not in metadata
     may_run = _true(admitted) and _true(reserved) and active and not is_evicted and not is_finished
@@ -105,7 +109,8 @@ def read_workload(raw: Object) -> Workload:
         evicted=evicted["reason"] if is_evicted else "",
         evicted_message=evicted.get("message", "") if is_evicted else "",
         finished=is_finished,
-        pods_ready=_true(condition_of(raw, "PodsReady")),
+        pods_ready=_true(told),
+        recovers=told.get("reason") == RECOVERS,
         boost=metadata.get("annotations", {}).get(BOOST),
         shape=metadata.get("annotations", {}).get(SHAPE, ""),
         waits=_waits(status, reserved, admitted),

@@ -8,7 +8,7 @@ from typing import Any
 
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.priority import Priority
-from shardwise_operator.observe.workload import POD_SET, SHAPE, Workload, topology_request
+from shardwise_operator.observe.workload import POD_SET, RECOVERS, SHAPE, Workload, topology_request
 from shardwise_operator.reasons import FALSE, TRUE, ConditionStatus
 from shardwise_operator.render.names import metadata, workload_name
 from shardwise_operator.render.pods import Place, pod_manifest
@@ -58,9 +58,18 @@ def _pod_set(seen: Observed) -> dict[str, Any]:
 
 
 def running(workload: Workload, *, ready: bool, now: float) -> Object:
-    """Return the Workload that says whether all its pods have come to run, for queues that wait for that."""
-    reason = "Started" if ready else "WaitForStart"
-    return _with(workload, now, PodsReady=(TRUE if ready else FALSE, reason, ""))
+    """Return the Workload that says whether all its pods run, for queues that wait for that.
+
+    The reasons are Kueue's: what has run before is waited for by another clock of its, `recoveryTimeout`.
+    """
+    has_run = workload.pods_ready or workload.recovers
+    if ready:
+        told = (TRUE, "Recovered" if has_run else "Started", "All pods run")
+    elif has_run:
+        told = (FALSE, RECOVERS, "A pod that ran was lost, and is made anew")
+    else:
+        told = (FALSE, "WaitForStart", "")
+    return _with(workload, now, PodsReady=told)
 
 
 def released(workload: Workload, now: float) -> Object:

@@ -14,7 +14,10 @@ Make = Callable[..., Queues]
 
 
 def test_a_job_waits_for_quota_and_its_pods_go_where_the_flavor_says(place: Place, queues: Make) -> None:
-    """The second of two jobs has no pod until the first has ended, says why, and since when."""
+    """The second of two jobs has no pod until the first has ended, says why, and since when.
+
+    A pod of the first that is lost is waited for, with its quota.
+    """
     made = queues(2)
     place.apply(queued_job())
     place.until_pods(*PODS)
@@ -31,8 +34,14 @@ def test_a_job_waits_for_quota_and_its_pods_go_where_the_flavor_says(place: Plac
     assert place.pods()["job-0-1-0"]["spec"]["nodeSelector"][FLAVOR_LABEL] == made.name
     assert FLAVOR_TAINT in place.pods()["job-0-1-0"]["spec"]["tolerations"]
     place.run(*PODS)
-    place.until("Kueue to know", lambda: made.condition("job", "PodsReady").get("status") == "True")
-    for pod in PODS:
+    place.until("Kueue to know", lambda: made.condition("job", "PodsReady").get("reason") == "Started")
+    place.remove(PODS[1])
+    place.until("Kueue to know of the loss", lambda: made.condition("job", "PodsReady")["reason"] == "WaitForRecovery")
+    pods = (PODS[0], "job-0-1-1")
+    place.until_pods(*pods)
+    place.run(pods[1])
+    place.until("Kueue to know of the other", lambda: made.condition("job", "PodsReady")["reason"] == "Recovered")
+    for pod in pods:
         place.end(pod, 0, record(0))
     place.until_phase("Complete")
     place.until_pods("next-0-0-0", "next-0-1-0", job="next")

@@ -2,12 +2,13 @@
 
 from typing import Any
 
+import pytest
 from tests.operator.building import NOW, UID, asking, begun, evicted, manifest, seen, snapshot, workload
 
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.priority import Priority
 from shardwise_operator.observe.queueing import Queueing
-from shardwise_operator.observe.workload import Admission
+from shardwise_operator.observe.workload import Admission, read_workload
 from shardwise_operator.render.workload import ended, released, running, shape, workload_manifest
 from shardwise_operator.runtime.kinds import condition_of
 
@@ -143,3 +144,21 @@ def test_an_end_and_a_start_are_told() -> None:
 
     assert (finished["status"], finished["reason"], finished["message"]) == ("True", "Failed", "the loss is nan")
     assert condition_of(running(workload(), ready=True, now=NOW), "PodsReady")["status"] == "True"
+
+
+@pytest.mark.parametrize(
+    ("before", "ready", "reason"),
+    [
+        ({}, False, "WaitForStart"),
+        ({}, True, "Started"),
+        ({"pods_ready": True}, False, "WaitForRecovery"),
+        ({"recovers": True}, True, "Recovered"),
+    ],
+)
+def test_a_loss_is_told_apart_from_a_start(*, before: dict[str, bool], ready: bool, reason: str) -> None:
+    """Kueue has a time for each of them; what it is told is read as it was meant."""
+    told = running(workload(**before), ready=ready, now=NOW)
+
+    assert condition_of(told, "PodsReady")["reason"] == reason
+    known = read_workload({**told, "metadata": {"name": "job", "uid": "uid"}})
+    assert (known.pods_ready, known.recovers) == (ready, reason == "WaitForRecovery")

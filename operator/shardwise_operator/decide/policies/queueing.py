@@ -68,7 +68,7 @@ class QueuePolicy:
             yield Patch(WORKLOADS, workload.name, workload.uid, {"spec": {"queueName": queueing.queue}})
 
     def _told(self, seen: Observed, workload: Workload, now: float) -> Iterator[Step]:
-        ready = seen.state.ran_at is not None
+        ready = seen.state.ran_at is not None and not _lacks_a_pod(seen)
         if workload.pods_ready != ready:
             yield ReplaceStatus(WORKLOADS, running(workload, ready=ready, now=now))
             return
@@ -179,6 +179,11 @@ def why_queued(seen: Observed, now: float) -> tuple[str, str]:
 
 def _stopped(seen: Observed, now: float) -> bool:
     return not seen.state.pods and all_ended(seen, now)
+
+
+def _lacks_a_pod(seen: Observed) -> bool:
+    """Return whether a pod was lost, and the one in its place does not run yet."""
+    return seen.state.phase == Phase.RECOVERING and running_pods(seen) < len(seen.hosts)
 
 
 def _age_seconds(seen: Observed, now: float) -> float | None:

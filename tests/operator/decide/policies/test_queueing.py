@@ -235,6 +235,28 @@ def test_a_queue_hears_once_that_all_pods_run(ran_at: float | None, told: list[s
 
 
 @pytest.mark.parametrize(
+    ("phase", "lost", "told"),
+    [
+        (Phase.RUNNING, False, []),
+        (Phase.RECOVERING, False, []),  # its trainers are started again, in pods that run
+        (Phase.RECOVERING, True, ["WaitForRecovery"]),
+        (Phase.SUSPENDING, True, []),
+    ],
+)
+def test_a_queue_hears_that_a_pod_was_lost(*, phase: Phase, lost: bool, told: list[str]) -> None:
+    """And that another one runs in its place; of pods that end because the job does it hears nothing."""
+    state = begun(phase, ran_at=NOW - 60)
+    pods = (pod(), pod("0-1", phase="Pending" if lost else "Running"))
+    steps = QueuePolicy(SETTINGS).decide(seen(state, *pods, queueing=admitted(pods_ready=True)), NOW).steps
+    again = seen(begun(ran_at=NOW - 60), pod(), pod("0-1"), queueing=admitted(recovers=True))
+    (written,) = [step.obj for step in QueuePolicy(SETTINGS).decide(again, NOW).steps]
+
+    reasons = [condition_of(dict(step.obj), "PodsReady")["reason"] for step in steps]
+    assert reasons == told
+    assert condition_of(dict(written), "PodsReady")["reason"] == "Recovered"
+
+
+@pytest.mark.parametrize(
     ("age", "boost", "before"),
     [(299, None, None), (300, "1", None), (301, "1", None), (301, None, "1"), (4801, "3", "2"), (1, "0", "3")],
 )
