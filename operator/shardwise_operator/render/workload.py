@@ -64,12 +64,10 @@ def running(workload: Workload, *, ready: bool, now: float) -> Object:
     """
     has_run = workload.pods_ready or workload.recovers
     if ready:
-        told = (TRUE, "Recovered" if has_run else "Started", "All pods run")
-    elif has_run:
-        told = (FALSE, RECOVERS, "A pod that ran was lost, and is made anew")
-    else:
-        told = (FALSE, "WaitForStart", "")
-    return _with(workload, now, PodsReady=told)
+        return _with(workload, now, PodsReady=(TRUE, "Recovered" if has_run else "Started", "All pods run"))
+    if has_run:
+        return _with(workload, now, PodsReady=(FALSE, RECOVERS, "A pod that ran was lost, and is made anew"))
+    return _with(workload, now, PodsReady=(FALSE, "WaitForStart", ""))
 
 
 def released(workload: Workload, now: float) -> Object:
