@@ -158,7 +158,7 @@ class _Counted(dict[str, Any]):
 def test_many_evaluations_are_looked_through_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The end of a run of weeks, and each look at its status, take time by their number and not by its square."""
     known = [_Counted(event="evaluated", step=step) for step in range(1, 3001)]
-    monkeypatch.setattr(metrics, "records", lambda *_: iter(known))
+    monkeypatch.setattr(metrics, "records", lambda *_, **__: iter(known))
 
     assert recorded(tmp_path).evaluation == {"step": 3000}
     assert _Counted.looks < 10 * len(known)
@@ -181,6 +181,29 @@ def test_of_many_damaged_lines_some_are_named(tmp_path: Path) -> None:
     path.write_bytes(b'{"step": 1}\n' + 8 * b"no\n")
     said = "metrics.jsonl: lines 2, 3, 4, 5, 6 and 3 more cannot be read as JSON; passed over"
     assert recorded(path).damage == said
+
+
+def test_the_last_steps_are_those_of_the_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the run went back to; of a long row of steps few lines are read as JSON."""
+    path = tmp_path / "metrics.jsonl"
+    log = MetricsLog(path)
+    log.write({"event": "started", "step": 0})
+    for start, stop, event in ((0, 100, "saved"), (100, 199, "evaluated"), (199, 230, "restored"), (100, 150, "saved")):
+        for step in range(start + 1, stop + 1):
+            log.write({"step": step, "loss": float(start)})
+        log.write({"event": event, "step": 100 if event == "restored" else stop})
+        whole, last = recorded(path), recorded(path, last=5)
+
+        assert last.steps[-5:] == whole.steps[-5:]
+        assert (last.events, last.evaluation) == (whole.events, whole.evaluation)
+    log.close()
+    path.write_bytes(path.read_bytes().replace(b'{"step": 120, ', b'"step": 120, '))
+    assert recorded(path, last=5).damage == recorded(path).damage != ""
+
+    read = Mock(wraps=json.loads)
+    monkeypatch.setattr(json, "loads", read)
+    recorded(path, last=5)
+    assert read.call_count < 40
 
 
 def test_no_file_has_no_records(tmp_path: Path) -> None:

@@ -50,8 +50,9 @@ class RunOverview:
 
     `status` is starting, running, recovering (its processes are started again), stopped (saved, can go on), complete,
     failed, nonfinite, dead (its process ended without a summary; can go on) or ready (never started). `live` is its
-    leader's status, None if none answers. `records` are its metrics, one a step (`damage`: of lines that are none),
-    `evaluated` its newest evaluation. `checkpoints` are the committed steps, ascending; None: not listed (`unlisted`).
+    leader's status, None if none answers. `records` are its metrics, one a step, and the last of them alone unless
+    all were asked for (`damage`: of lines that are none), `evaluated` its newest evaluation. `checkpoints` are the
+    committed steps, ascending; None: not listed (`unlisted`).
     """
 
     directory: Path
@@ -151,17 +152,16 @@ def report_refused(console: Console, step: int, reason: str) -> None:
     console.print(f"checkpoint of step {step} refused: {reason}", markup=False)
 
 
-def read_overview(directory: Path) -> RunOverview:
-    """Read the run in this directory; UsageError if it is no run directory."""
+def read_overview(directory: Path, *, whole: bool = False) -> RunOverview:
+    """Read the run in this directory, with all of its metrics or the last; UsageError if it is no run directory."""
     refuse_other_directory(directory)
     fetched = Fetched.read(directory)
     alive = fetched.live if fetched else is_live(directory)
-    summary = _read_summary(directory / SUMMARY)
+    summary, live = _read_summary(directory / SUMMARY), live_status(directory) if alive else None
     job = resolved_in(directory)
     root = checkpoint_root(job.spec.checkpoint_path if job else None, shown(directory))
     checkpoints, unlisted = committed_steps(root)
-    live = live_status(directory) if alive else None
-    known = recorded(directory / METRICS)
+    known = recorded(directory / METRICS, last=None if whole else RECENT_STEPS)
     return RunOverview(
         directory=directory,
         job=job,

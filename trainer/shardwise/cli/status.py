@@ -61,7 +61,7 @@ def command(
         else:
             print_status(f"{job.name} in namespace {job.namespace}", known, Console(highlight=False))
         return
-    run = read_overview(directory)
+    run = read_overview(directory, whole=plot)
     if as_json:
         typer.echo(json.dumps(run.as_json(), indent=2))
         return

@@ -7,7 +7,8 @@ import json
 import math
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from os import SEEK_END
 from pathlib import Path
@@ -84,20 +85,38 @@ class MetricsLog:
             self._waiting = self._waiting[self._file.write(self._waiting) :]
 
 
-def records(path: Path, damaged: list[int] | None = None) -> Iterator[dict[str, Any]]:
+def records(path: Path, damaged: list[int] | None = None, *, last: int | None = None) -> Iterator[dict[str, Any]]:
     """Yield every whole record of the file, oldest first; the numbers of lines that are none are put into `damaged`.
+
+    With `last`, of steps that follow each other only so many of the last are read, and the others passed over.
 
     A kill can cut off only the last line, which has no end then. Any other damage is of the storage or by a hand: the
     rest of the file is good all the same.
     """
     with suppress(FileNotFoundError), path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            if not line.endswith(b"\n"):
-                continue
+        lines = ((number, line) for number, line in enumerate(file, 1) if line.endswith(b"\n"))
+        for number, line in lines if last is None else _last_of_each_row(lines, last):
             if (record := _record(line)) is not None:
                 yield record
             elif damaged is not None:
                 damaged.append(number)
+
+
+def _last_of_each_row(lines: Iterable[tuple[int, bytes]], last: int) -> Iterator[tuple[int, bytes]]:
+    """Yield all lines but those of steps with `last` more steps behind them before the next event.
+
+    A run goes back to a step that an event told of, so that what it goes on from is there.
+    """
+    row = deque[tuple[int, bytes]](maxlen=last)
+    for numbered in lines:
+        line = numbered[1]
+        if line.startswith(b"{") and line.endswith(b"}\n") and b'"event"' not in line:
+            row.append(numbered)
+            continue
+        yield from row
+        row.clear()
+        yield numbered
+    yield from row
 
 
 def _record(line: bytes) -> dict[str, Any] | None:
@@ -150,12 +169,12 @@ class Recorded(NamedTuple):
         return f"metrics.jsonl: {lines} {', '.join(map(str, named))}{more} cannot be read as JSON; passed over"
 
 
-def recorded(path: Path) -> Recorded:
-    """Return what the file has; it may be of weeks, and is read once."""
+def recorded(path: Path, *, last: int | None = None) -> Recorded:
+    """Return what the file has; it may be of weeks, and is read once. `last` is as in `records`."""
     newest: dict[int, dict[str, Any]] = {}
     events: list[dict[str, Any]] = []
     damaged: list[int] = []
-    for line in records(path, damaged):
+    for line in records(path, damaged, last=last):
         record = line_of_run(line)
         if record is None:
             continue
