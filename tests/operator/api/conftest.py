@@ -1,6 +1,7 @@
 """A real API server with the CRDs, classes, catalogue and policies that are checked in."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ CHART = Path(__file__).parents[3] / "charts" / "shardwise"
 APPLY = "application/apply-patch+yaml"
 CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 API = "/apis/shardwise.dev/v1alpha1"
+BINDING = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings/shardwise-jobs"
 
 
 @pytest.fixture(scope="session")
@@ -31,15 +33,27 @@ def shardwise_api() -> Iterator[Client]:
         client.kubectl("apply", "--filename", CHART / "files" / "classes")
         client.kubectl("apply", "--server-side", "--filename", "-", stdin=yaml.safe_dump(_catalog()))
         client.kubectl("apply", "--filename", CHART / "files" / "policy")
-        wait("the policies", lambda: _works(client, "accelerators") and _works(client, "jobs"))
+        wait("the policies", lambda: works(client, "accelerators") and works(client, "jobs"))
         yield client
+
+
+@contextmanager
+def without_policy_of_jobs(client: Client) -> Iterator[None]:
+    """Leave the policy of classes alone there as long as this lasts."""
+    client.request("DELETE", BINDING)
+    try:
+        wait("the policy to be gone", lambda: not works(client, "jobs"))
+        yield
+    finally:
+        client.kubectl("apply", "--filename", CHART / "files" / "policy" / "jobs-binding.yaml")
+        wait("the policy", lambda: works(client, "jobs"))
 
 
 def _catalog() -> dict[str, Any]:
     return catalog_of(as_data(accelerator) for accelerator in BUILT_IN.values())
 
 
-def _works(client: Client, policy: str) -> bool:
+def works(client: Client, policy: str) -> bool:
     """Whether the policy refuses a job on a class that there is not, whose warm-up is longer than it is."""
     from tests.operator.api.jobs import create, job  # noqa: PLC0415  reads no fixture, and conftest comes first
 
