@@ -35,8 +35,8 @@ Written by `tests/operator/api/test_layers.py`; the files are in `tests/job/wron
 | policy | the ValidatingAdmissionPolicies: fields against each other, and against the accelerator classes |
 | condition | the operator, which checks every job with the models of `shardwise check`: it waits as Invalid |
 
-Of a job that both policies refuse, the API server says what the one has to say that it comes to first, which changes from
-time to time. Here it is the policy of the accelerator classes.
+Of a job that both policies refuse, the API server says what the one has to say that it comes to first, which changes
+from time to time. Here it is the policy of the accelerator classes.
 
 """
 CLASSES = {name: as_data(accelerator) for name, accelerator in BUILT_IN.items()}
@@ -105,7 +105,7 @@ def test_every_wrong_job_is_refused_by_a_layer(shardwise_api: Client) -> None:
     found = {override: layer(shardwise_api, override) for override, *_ in FIELDS + RULES + PODS}
     of_policies = [override for override, (name, _) in found.items() if name == "policy"]
     with without_policy_of_jobs(shardwise_api):
-        found |= {override: words for override in of_policies if (words := _by_a_policy(shardwise_api, override))}
+        found |= {override: told for override in of_policies if (told := _by_a_policy(shardwise_api, override))}
     for override in of_policies:  # which not every cluster has
         with pytest.raises(JobError):
             take_snapshot(job(override), CLASSES, image="trainer")
