@@ -60,7 +60,7 @@ def _pod_set(seen: Observed) -> dict[str, Any]:
 def running(workload: Workload, *, ready: bool, now: float) -> Object:
     """Return the Workload that says whether all its pods run, for queues that wait for that.
 
-    The reasons are Kueue's: what has run before is waited for by another clock of its, `recoveryTimeout`.
+    The reasons are Kueue's, which waits for what has run before by another of its times, `recoveryTimeout`.
     """
     has_run = workload.pods_ready or workload.recovers
     if ready:
