@@ -177,7 +177,10 @@ def _is_going(pod: dict[str, dict[str, object]]) -> bool:
 def _steps(attempt: int, step: int, status: dict[str, object]) -> bool:
     hosts = status["hosts"]
     assert isinstance(hosts, list)
-    return status["attempt"] == attempt and all(host["trainerPid"] and (host["step"] or 0) >= step for host in hosts)
+    # A trainer that stands by is held, too; on a busy machine it is there long after the first steps.
+    return status["attempt"] == attempt and all(
+        host["trainerPid"] and host["standby"] and (host["step"] or 0) >= step for host in hosts
+    )
 
 
 def _trainer(launcher: int) -> int:

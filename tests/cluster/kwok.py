@@ -19,14 +19,18 @@ from tests.cluster.programs import STAGES, programs
 # The addresses of KWOK's pods: a range for benchmarks, which nobody routes.
 POD_NETWORK = "198.18.0.0/15"
 MARK = "kwok.x-k8s.io/node"
+LEASE_SECONDS = 40
 _CAPACITY = {"cpu": "32", "memory": "256Gi", "pods": "110"}
 
 
-def add(number: int) -> None:
-    """Start KWOK, once, and add the nodes kwok1 to kwokN for it to play; with 0 it plays those that others add."""
+def add(number: int, lease_seconds: int = LEASE_SECONDS) -> None:
+    """Start KWOK, once, and add the nodes kwok1 to kwokN for it to play; with 0 it plays those that others add.
+
+    A node renews its lease four times in `lease_seconds`.
+    """
     if "kwok" not in processes.running():
         managed = f"--manage-nodes-with-annotation-selector={MARK}=fake"
-        processes.start("kwok", *_command(KUBECONFIG, managed), cgroup=cgroups.CONTROL_PLANE)
+        processes.start("kwok", *_command(KUBECONFIG, managed, lease_seconds), cgroup=cgroups.CONTROL_PLANE)
     if number == 0:
         return
     names = {f"kwok{one}" for one in range(1, number + 1)}
@@ -70,10 +74,10 @@ def node(name: str, labels: Mapping[str, str], capacity: Mapping[str, str]) -> d
     }
 
 
-def _command(kubeconfig: Path, managed: str) -> list[str]:
+def _command(kubeconfig: Path, managed: str, lease_seconds: int = LEASE_SECONDS) -> list[str]:
     """KWOK for the nodes that one more option selects."""
     return [
         str(programs() / "kwok"),
         *(f"--kubeconfig={kubeconfig}", f"--config={programs() / STAGES}", "--manage-all-nodes=false", managed),
-        *("--node-lease-duration-seconds=40", f"--cidr={POD_NETWORK}"),
+        *(f"--node-lease-duration-seconds={lease_seconds}", f"--cidr={POD_NETWORK}"),
     ]
