@@ -177,7 +177,8 @@ def _is_going(pod: dict[str, dict[str, object]]) -> bool:
 def _steps(attempt: int, step: int, status: dict[str, object]) -> bool:
     hosts = status["hosts"]
     assert isinstance(hosts, list)
-    # A trainer that stands by is held, too; on a busy machine it is there long after the first steps.
+    # The next trainer is to be one that stands by, on a busy machine too: an agent waits for the end of such a one by a
+    # descriptor, and of one that it starts anew by a thread.
     return status["attempt"] == attempt and all(
         host["trainerPid"] and host["standby"] and (host["step"] or 0) >= step for host in hosts
     )
