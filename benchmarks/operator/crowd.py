@@ -87,7 +87,7 @@ class Arrivals:
 
     def __init__(self, path: str, accept: str, arrived: Callable[[dict[str, Any]], bool]) -> None:
         """Watch from now on."""
-        self._arrived, self.at = arrived, dict[str, float]()
+        self._arrived, self._over, self.at = arrived, False, dict[str, float]()
         first = _watch(path, accept)
         self._thread = threading.Thread(
             target=self._follow, args=(first, path, accept), name=f"watch {path}", daemon=True
@@ -105,20 +105,24 @@ class Arrivals:
         return cls(f"{JOBS}?watch=1", "application/json", lambda job: job.get("status", {}).get("phase") == "Running")
 
     def wait(self, number: int, what: str, seconds: float) -> float:
-        """Wait for so many; when the last of them came. ClusterError where nobody counts any more."""
+        """Wait for so many, and watch no longer; when the last of them came. ClusterError where nobody counts."""
         wait(what, lambda: len(self.at) >= number or not self._thread.is_alive(), seconds)
         if len(self.at) < number:
             raise ClusterError(f"waiting for {what}: the watch has failed at {len(self.at)} of {number}")
+        self._over = True
         return max(self.at.values())
 
     def _follow(self, events: Iterator[dict[str, Any]], path: str, accept: str) -> None:
-        while True:
+        while not self._over:
             for event in events:
+                if self._over:
+                    return
                 if event["type"] in ("ADDED", "MODIFIED") and self._arrived(event["object"]):
                     self.at.setdefault(event["object"]["metadata"]["name"], time.monotonic())
             # The API server ends the watches of a type that was defined a moment ago when it has taken the definition
             # in as a whole. Another watch begins with all that is there.
-            events = _watch(path, accept)
+            if not self._over:
+                events = _watch(path, accept)
 
 
 def _watch(path: str, accept: str) -> Iterator[dict[str, Any]]:
