@@ -131,6 +131,12 @@ def test_the_mesh_changes_nothing(make_program: MakeProgram, name: str) -> None:
     _assert_that_of_one_device(make_program(*pairs, *words, num_devices=devices), make_program, pairs)
 
 
+def test_the_mesh_changes_nothing_of_ipo(make_program: MakeProgram) -> None:
+    """Where an answer's tokens lie on several devices, its mean is over all of them."""
+    devices, words = MESHES["fsdp 2 x context 4, ring"]
+    _assert_that_of_one_device(make_program(*PAIRS, IPO, *words, num_devices=devices), make_program, (*PAIRS, IPO))
+
+
 @pytest.mark.parametrize(
     ("name", "pairs"),
     [("fsdp 2 x context 4, ring", (*PAIRS, *ORPO)), ("fsdp 2 x pipeline 3", (*OF_PAIRS, *SIMPO))],
@@ -139,7 +145,7 @@ def test_the_mesh_changes_nothing(make_program: MakeProgram, name: str) -> None:
 def test_the_mesh_changes_nothing_without_a_reference(
     make_program: MakeProgram, name: str, pairs: tuple[str, ...]
 ) -> None:
-    """Where an answer's tokens lie on several devices, its mean is over all of them; a pipeline goes forward once."""
+    """Nor where the odds of an answer are those of tokens on several devices; a pipeline goes forward once."""
     devices, words = MESHES[name]
     _assert_that_of_one_device(make_program(*pairs, *words, num_devices=devices), make_program, pairs)
 
