@@ -378,6 +378,14 @@ def test_plot(tmp_path: Path, command: Command) -> None:
     assert max(map(len, plot)) <= 80
 
 
+def test_plot_of_a_long_run(tmp_path: Path, command: Command) -> None:
+    """Its curve begins with the first step, though what is said of the run needs the last ones alone."""
+    directory = make_run(tmp_path / "run")
+    records = ({"step": step, "loss": 700.0 if step == 1 else 3.0} for step in range(1, 100))
+    (directory / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records), encoding="utf-8")
+    assert "700" in command("status", str(directory), "--plot").out
+
+
 def test_a_program_that_reports_a_speed_alone(tmp_path: Path, command: Command) -> None:
     """Its speed is shown without an MFU, and instead of a curve it is said that there is no loss."""
     directory = make_run(tmp_path / "run")
