@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.faults import harms, peers
 from benchmarks.faults.outcome import Outcome, Row
-from benchmarks.faults.pods import SAVE, START, STEP, Hurt
+from benchmarks.faults.pods import EVERY_STEPS, SAVE, START, STEP, Hurt
 from benchmarks.faults.stage import Stage, stage
 
 NOT_SHOWN: Sequence[str] = (
@@ -50,6 +50,7 @@ _FIRST = "the first process of the container, which ends with it"
 _NOTHING = "the run goes on, and so there is nothing to be noticed"
 _UNKNOWN = {"unknown": 1}
 _ALL = (START, STEP, SAVE)
+_LOCAL = {"checkpoint": {"everySteps": EVERY_STEPS, "local": {"everySteps": 5}}}
 FAULTS: tuple[Fault, ...] = (
     Fault(name="trainer killed", put=harms.trainer, charged=[{"failure": 1}], phases=_ALL),
     Fault(name="agent killed", put=harms.container(1), charged=[_UNKNOWN], phases=_ALL, note=_FIRST),
@@ -110,6 +111,20 @@ FAULTS: tuple[Fault, ...] = (
         put=harms.node_killed,
         charged=[{"nodeLost": 1}],
         note="given up after 50 s, its pods 30 s later; back when the job has moved on",
+    ),
+    Fault(
+        name="agent killed, local checkpoints",
+        put=harms.container(1),
+        charged=[_UNKNOWN],
+        note="every 5 steps; host 0 has the copy",
+        training=_LOCAL,
+    ),
+    Fault(
+        name="node killed, local checkpoints",
+        put=harms.node_killed,
+        charged=[{"nodeLost": 1}],
+        note="every 5 steps; the node that is left has the copy",
+        training=_LOCAL,
     ),
     Fault(
         name="volume full",

@@ -17,7 +17,7 @@ from benchmarks.faults.outcome import EQUAL, Outcome
 from benchmarks.faults.said import Said
 from benchmarks.faults.stage import NAMESPACE, Stage, alone
 from tests.cluster.commands import run
-from tests.kubernetes.jobs import STATUS, Ended, Job, small
+from tests.kubernetes.jobs import STATUS, Ended, Job, own_number, small
 
 from shardwise.protocol.contract import CHECKPOINTS, COMMITTED
 
@@ -117,26 +117,19 @@ class Hurt:
 
     def processes(self, host: int, word: str) -> list[int]:
         """The processes of a host's pod whose command line has a word."""
-        uid = self.job.pods[self.pod(host)]
-        return [
-            int(folder.name)
-            for folder in Path("/proc").glob("[0-9]*")
-            if f"pod{uid}" in _read(folder / "cgroup") and word in _read(folder / "cmdline")
-        ]
+        return self.job.processes(self.pod(host), word)
 
     def kill_trainer(self, host: int) -> None:
         """Kill the trainer of a host, not the one that waits to take its place."""
         number = json.loads(self.job.inside(self.pod(0), STATUS))["hosts"][host]["trainerPid"]
-        (trainer,) = (pid for pid in self.processes(host, "shardwise.train") if _own_number(pid) == number)
+        (trainer,) = (pid for pid in self.processes(host, "shardwise.train") if own_number(pid) == number)
         self.now()
         os.kill(trainer, signal.SIGKILL)
 
     def kill_container(self, host: int) -> None:
         """Kill the first process of a host's container, and so all of it."""
-        first = [pid for pid in self.processes(host, "shardwise") if _own_number(pid) == 1]
-        assert len(first) == 1, f"host {host} has {len(first)} first processes"
         self.now()
-        os.kill(first[0], signal.SIGKILL)
+        self.job.kill_container(self.pod(host))
 
     def fill_volume(self) -> None:
         """Take all that is left of the room of its directory."""
@@ -234,17 +227,3 @@ def _is_ready(pod: Mapping[str, Any]) -> bool:
     conditions = pod["status"].get("conditions", ())
     ready = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
     return ready and "deletionTimestamp" not in pod["metadata"]
-
-
-def _read(path: Path) -> str:
-    """A file of /proc, in which the words of a command line are apart; empty where the process has ended."""
-    try:
-        return path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-    except OSError:
-        return ""
-
-
-def _own_number(pid: int) -> int:
-    """The number of a process in its container."""
-    (line,) = (line for line in _read(Path(f"/proc/{pid}/status")).splitlines() if line.startswith("NSpid:"))
-    return int(line.split()[-1])

@@ -101,6 +101,7 @@ class _Gang:
             job_file=folder / "job.yaml",
             directory=self._directory,
             scratch=folder,
+            local=folder / "local",
             listen=f"{_ADDRESS}:{free_port(_ADDRESS)}",
             address=_ADDRESS,
             gang_token_file=folder / "gang-token",

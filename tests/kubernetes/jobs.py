@@ -1,6 +1,8 @@
 """A job in a cluster as a test handles it: applied, watched, hurt, and compared with the same job on one machine."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -91,6 +93,20 @@ def losses(metrics: Path) -> dict[int, float]:
     return {record["step"]: record["loss"] for record in _records(metrics) if "event" not in record}
 
 
+def read_proc(path: Path) -> str:
+    """A file of /proc, in which the words of a command line are apart; empty where the process has ended."""
+    try:
+        return path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def own_number(pid: int) -> int:
+    """The number of a process in its container."""
+    (line,) = (line for line in read_proc(Path(f"/proc/{pid}/status")).splitlines() if line.startswith("NSpid:"))
+    return int(line.split()[-1])
+
+
 def _records(metrics: Path) -> list[dict[str, Any]]:
     """All that a run has written so far; a line that is being written is not there yet."""
     lines = metrics.read_text().splitlines(keepends=True) if metrics.exists() else []
@@ -160,7 +176,19 @@ class Job:
     @property
     def began(self) -> list[int]:
         """The step that each start of the trainers went on from, in order; 0 where there was no checkpoint."""
-        return [record["step"] for record in _records(self._metrics) if record.get("event") in ("started", "restored")]
+        return [start["step"] for start in self.starts]
+
+    @property
+    def starts(self) -> list[dict[str, Any]]:
+        """What was written of each start of the trainers, in order."""
+        return [record for record in _records(self._metrics) if record.get("event") in ("started", "restored")]
+
+    @property
+    def saved_locally(self) -> list[int]:
+        """The step of each local checkpoint since the last start."""
+        records = _records(self._metrics)
+        last = max(number for number, record in enumerate(records) if record.get("event") in ("started", "restored"))
+        return [record["step"] for record in records[last:] if record.get("event") == "savedLocally"]
 
     @property
     def taken(self) -> list[int]:
@@ -210,6 +238,20 @@ class Job:
     def kill(self, pod: str, word: str) -> None:
         """Kill the processes of a pod whose command line has this word; there must be one."""
         assert int(self.inside(pod, KILL, word)) >= 1
+
+    def processes(self, pod: str, word: str) -> list[int]:
+        """The processes of a pod whose command line has this word, by their numbers outside of it."""
+        uid = self.pods[pod]
+        return [
+            int(folder.name)
+            for folder in Path("/proc").glob("[0-9]*")
+            if f"pod{uid}" in read_proc(folder / "cgroup") and word in read_proc(folder / "cmdline")
+        ]
+
+    def kill_container(self, pod: str) -> None:
+        """Kill the first process of a pod's container, and so all of it: nobody in it hears of that before."""
+        (first,) = (pid for pid in self.processes(pod, "shardwise") if own_number(pid) == 1)
+        os.kill(first, signal.SIGKILL)
 
     def until(self, what: str, ready: Callable[[], object], seconds: float = 300) -> None:
         """Wait; else fail with all that the cluster knows of the job."""

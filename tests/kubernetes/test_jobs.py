@@ -59,18 +59,20 @@ def test_a_job_by_hand(apply: Apply, here: Here) -> None:
 def test_whatever_is_killed(apply: Apply, operator: Operator, here: Here) -> None:
     """A killed trainer restarts in its pod; Ray and operator may go; a deleted pod, host 0's too, is replaced alone.
 
+    They go on from what is in the pods' own memory: a pod that replaces a killed one has it from the one that is left.
     A finished job stays as it is when the operator is replaced, and completes at once when it is applied again.
     """
-    example = small(steps=STEPS, checkpoint={"everySteps": 20})
+    example = small(steps=STEPS, checkpoint={"everySteps": STEPS, "local": {"everySteps": 5}})
     example["spec"]["recovery"] = {"backoff": "10ms"}
     job = apply(example)
-    job.until_taken(MORE_STEPS)
+    job.until("a local checkpoint", lambda: job.taken and job.saved_locally)
     pods = job.pods
     assert list(pods) == [HOST_0, HOST_1]
 
     victim = json.loads(job.inside(HOST_0, STATUS))["hosts"][1]["trainerPid"]
     job.inside(HOST_1, f"import os; os.kill({victim}, 9)")
     job.until("the restart", lambda: len(job.began) == 2)
+    assert (job.starts[1].get("local"), job.began[1] >= 5) == (True, True)
     job.kill(HOST_1, "raylet")
     operator("delete", "pods", "--all", "--wait=false")
     job.until_taken(len(job.taken) + MORE_STEPS)
@@ -82,14 +84,22 @@ def test_whatever_is_killed(apply: Apply, operator: Operator, here: Here) -> Non
     left = job.pods
     assert (list(left), left[HOST_0]) == ([HOST_0, "cpu-two-hosts-0-1-1"], pods[HOST_0])
 
+    job.until("its copy of the other one's part", lambda: job.saved_locally)
+    held = job.saved_locally[-1]
+    job.kill_container("cpu-two-hosts-0-1-1")
+    job.until("a third pod of host 1 to train", lambda: len(job.began) == 4)
+    assert (job.starts[3].get("local"), job.began[3] >= held) == (True, True)
+    left = job.pods
+    assert (list(left), left[HOST_0]) == ([HOST_0, "cpu-two-hosts-0-1-2"], pods[HOST_0])
+
     job.kubectl("delete", "pod", HOST_0, "--grace-period=0", "--force")
     job.until("the other pod of host 0", lambda: "cpu-two-hosts-0-0-1" in job.pods)
-    assert job.pods["cpu-two-hosts-0-1-1"] == left["cpu-two-hosts-0-1-1"]
+    assert job.pods["cpu-two-hosts-0-1-2"] == left["cpu-two-hosts-0-1-2"]
     job.until_phase("Complete", 600)
     job.until("the last pod's end", lambda: job.status["hosts"]["ready"] == 0)
     finished, ended = job.status, Ended(job.status["digest"], job.losses)
     assert ended == here(example)
-    assert (finished["restartCount"], finished["restarts"]["failure"]) == (3, 1)
+    assert (finished["restartCount"], finished["restarts"]["failure"]) == (4, 1)
 
     operator("delete", "pods", "--all", "--wait=true")
     operator("rollout", "status", "deployment", "--timeout=120s")

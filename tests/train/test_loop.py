@@ -18,8 +18,9 @@ from shardwise.protocol.contract import Control
 from shardwise.train import loop
 from shardwise.train.bad_steps import NO_PAST
 from shardwise.train.control import Controls
-from shardwise.train.loop import Loop, Outcome
+from shardwise.train.loop import Loop
 from shardwise.train.step import Metrics
+from shardwise.train.summary import Outcome
 
 
 @dataclass
@@ -65,11 +66,10 @@ class _Process:
             controls=controls,
             phases=cast("Any", _Phases()),
             report=cast("Any", SimpleNamespace(step=lambda *_: None, event=lambda _: None)),
-            writer=cast("Any", None),
+            saves=cast("Any", _Saves(self)),  # what is saved is another test's
             peers=cast("Any", SimpleNamespace(rank=self.rank)),
             mfu_of_one_token_a_second=0.0,
         )
-        made._saves = cast("Any", _Saves(self))  # what is saved is another test's
         return made.run()
 
 

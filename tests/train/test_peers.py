@@ -15,7 +15,7 @@ from shardwise.protocol.errors import DataError
 from shardwise.protocol.orders import Orders
 from shardwise.train import peers
 from shardwise.train.peers import ALONE
-from shardwise.train.start import _same_data
+from shardwise.train.run_data import same_data
 
 SCRIPT = """
 import os, sys
@@ -180,11 +180,11 @@ def test_hosts_that_see_different_data_are_told_apart() -> None:
 
     data: Any = Found()
     several: Any = Three()
-    _same_data(data, [], ALONE)
+    same_data(data, [], ALONE)
     with pytest.raises(DataError, match="aa on rank 0 and bb on rank 2"):
-        _same_data(data, [], several)
+        same_data(data, [], several)
     sets: Any = [Set()]
-    _same_data(data, sets, ALONE)
+    same_data(data, sets, ALONE)
     with pytest.raises(DataError, match=r"data\.train or evaluation\.sets: .*bb on rank 2"):
-        _same_data(data, sets, several)
+        same_data(data, sets, several)
     assert Three.said[0] == "aa" != Three.said[1]

@@ -35,6 +35,7 @@ def host_of(directory: Path) -> Host:
         job_file=JOB,
         directory=directory,
         scratch=directory,
+        local=directory / "local",
         listen="127.0.0.1:1",
         address="127.0.0.1",
         gang_token_file=directory / "token",

@@ -23,7 +23,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from shardwise.job.spec import Keep
 from shardwise.protocol import storage
 from shardwise.protocol.errors import CheckpointError, ShardwiseError, StorageError
-from shardwise.train.checkpoint import SaveTicket, load_numpy, put, read_manifest, steps
+from shardwise.train.checkpoint import SaveTicket, load_numpy, one_at_a_time, put, read_manifest, steps
 from shardwise.train.checkpoint import writer as writing
 from shardwise.train.checkpoint.retention import set_aside
 from shardwise.train.checkpoint.store import Store
@@ -281,8 +281,8 @@ def test_waiting_for_a_save_beats_while_files_are_written(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(put, "_start_write", slow)
     monkeypatch.setattr(put, "_MAX_BYTES_IN_FLIGHT", 0)
-    monkeypatch.setattr(writing, "_LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(writing, "wait", wait)
+    monkeypatch.setattr(one_at_a_time, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(one_at_a_time, "wait", wait)
     writer = toy.writer()
     beats: list[int] = []
     toy.start(writer, 1)

@@ -191,6 +191,8 @@ def _damage(run: RunOverview) -> Iterator[tuple[str, str]]:
 def _saves(live: RunStatus | None) -> Iterator[tuple[str, str]]:
     if live and live.checkpoint and live.checkpoint.age_seconds is not None:
         yield "newest saved", f"{clock(live.checkpoint.age_seconds)} ago"
+    if live and live.local_step is not None:
+        yield "on the hosts", f"the local checkpoint of step {live.local_step}"
     if live and live.failed_saves:
         yield "failed saves", escape(f"{live.failed_saves.in_a_row} since then: {live.failed_saves.reason}")
 

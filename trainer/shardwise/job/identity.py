@@ -89,6 +89,7 @@ _TABLE: Mapping[str, tuple[str, str]] = {
     "spec.training.lora": ("rank alpha mlp", ""),
     "spec.training.checkpoint": ("", "path every everySteps"),
     "spec.training.checkpoint.keep": ("", "last everySteps"),
+    "spec.training.checkpoint.local": ("", "everySteps"),
     "spec.training.evaluation": ("", "everySteps batches"),
     "spec.training.evaluation.sets.*": ("", "name paths textField chatTemplate preferences batches"),
     "spec.training.badSteps": ("", "nonFinite lossSpike sigmas window maxSkips"),

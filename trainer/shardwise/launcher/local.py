@@ -171,6 +171,7 @@ class _Command:
             job_file=self.scratch / JOB_COPY,
             directory=self.directory,
             scratch=self.scratch,
+            local=self.scratch / f"local-{host}",
             listen=self._leader if host == 0 else f"{ADDRESS}:0",
             address=ADDRESS,
             gang_token_file=self.scratch / GANG_TOKEN,

@@ -28,6 +28,17 @@ STACKS_SIGNAL = signal.SIGUSR2
 _LIMIT_BYTES = 1 << 20
 
 
+class LocalPlace(Message):
+    """Where a trainer keeps its local checkpoints, and how those of other hosts fetch them from it.
+
+    `folder` outlives the trainer, but not its host; `address` is the host's ip; `token_file` has the gang's token.
+    """
+
+    folder: str
+    address: str
+    token_file: str
+
+
 class Orders(Message):
     """One trainer's part in one attempt.
 
@@ -36,6 +47,7 @@ class Orders(Message):
     `fork` and `step` are what the command line asked of the first attempt. `deadline_seconds` is the time left.
     `checkpoints` is where an own program keeps its own if that is not below `directory`.
     `committed` is the newest step that the trainers before have saved under this command, None before the first.
+    `local` is where the host keeps local checkpoints; an agent of an earlier release has no such place.
     `variables` are to be in the environment before JAX looks for devices.
     """
 
@@ -52,6 +64,7 @@ class Orders(Message):
     deadline_seconds: float | None
     committed: int | None = None
     checkpoints: str | None = None
+    local: LocalPlace | None = None
     variables: dict[str, str] = Field(default_factory=dict)
 
 

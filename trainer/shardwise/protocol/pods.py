@@ -32,6 +32,7 @@ AGENT = "agent"
 JOB_MOUNT = "/etc/shardwise/job"
 TOKEN_MOUNT = "/etc/shardwise/tokens"  # noqa: S105  a folder
 SCRATCH_MOUNT = "/sw"
+MEMORY_MOUNT = "/dev/shm"  # noqa: S108  the pod's own, in memory
 JOB_KEY = "job.yaml"  # the job as its author wrote it, but for `pod`
 CLASS_KEY = "class.yaml"  # its accelerator class
 GANG_TOKEN_KEY = "gang"  # noqa: S105  a file: what Ray and the agents know each other by; never leaves the pods

@@ -149,12 +149,16 @@ class RunSummary(Message):
 
 
 class RunStatus(RunSummary):
-    """All of `/status`: `ray_session` counts the Ray sessions from 1, `missing` are the hosts that are not heard."""
+    """All of `/status`: `ray_session` counts the Ray sessions from 1, `missing` are the hosts that are not heard.
+
+    `local_step` is that of the local checkpoint that the hosts hold, None if the trainers of now have made none.
+    """
 
     name: str
     ray_session: int
     hosts: tuple[HostStatus, ...]
     missing: tuple[int, ...] = ()
+    local_step: Count | None = None
 
 
 def goodput_share(seconds: Mapping[str, float]) -> float | None:

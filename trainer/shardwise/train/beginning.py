@@ -57,6 +57,8 @@ def _first_event(ready: Start, attempt: int, memory: list[DeviceMemory], hosts: 
     }
     if ready.first_step and ready.restored_from:
         event["savedAt"] = ready.restored_from.created.timestamp()
+        if ready.restored_locally:
+            event["local"] = True
     if attempt == 0 and (repository := git_state(Path.cwd())):  # a restarted trainer has no time to ask again
         event["git"] = repository._asdict()
     mesh = ready.program.layout.mesh

@@ -16,7 +16,6 @@ from shardwise.protocol.contract import Control, Phase
 from shardwise.protocol.errors import NonFiniteError
 from shardwise.protocol.evaluated import as_record
 from shardwise.train.bad_steps import Judge, Verdict
-from shardwise.train.checkpoint import CheckpointWriter
 from shardwise.train.control import Controls
 from shardwise.train.evaluation import Evaluator
 from shardwise.train.loader import Loader, Rows
@@ -30,6 +29,7 @@ from shardwise.train.saves import Saves
 from shardwise.train.start import Start
 from shardwise.train.state import State, parameters
 from shardwise.train.step import Metrics
+from shardwise.train.summary import Outcome
 
 
 @dataclass(frozen=True)
@@ -38,16 +38,6 @@ class _Dispatched:
 
     number: int
     metrics: Metrics
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """How the loop ended."""
-
-    steps: int
-    loss: float | None
-    digest: str
-    stopped: bool
 
 
 class Loop:
@@ -59,7 +49,7 @@ class Loop:
         controls: what signals and clocks ask for.
         phases: where time is counted and progress recorded.
         report: takes steps, evaluations and events.
-        writer: the checkpoints.
+        saves: the checkpoints.
         peers: the processes that train together.
         mfu_of_one_token_a_second: FLOPs of a token over the hardware's peak FLOP/s.
 
@@ -73,7 +63,7 @@ class Loop:
         controls: Controls,
         phases: Phases,
         report: Report,
-        writer: CheckpointWriter,
+        saves: Saves,
         peers: Peers,
         mfu_of_one_token_a_second: float,
     ) -> None:
@@ -81,7 +71,7 @@ class Loop:
         self._directory, self._report = directory, report
         profile, folder = start.job.spec.training.profile, directory.profile(peers.rank)
         self._profiler = Profiler(profile, folder, rank=peers.rank, step=start.step)
-        self._saves = Saves(start, writer, phases, peers)
+        self._saves = saves
         self._probe, self._mfu = Probe(start.kept), mfu_of_one_token_a_second
         self._program = start.program
         self._left_out = {*self._program.training.data.leave_out, *start.left_out}
@@ -127,9 +117,9 @@ class Loop:
             asked = self._asked if self._asked > asked else Control.NONE
             previous = _Dispatched(number, metrics)
             evaluates = self._due(number, training.evaluation.every_steps)
-            save = self._due(number, training.checkpoint.every_steps) or asked in (Control.SAVE, Control.STOP)
+            saves = self._saves_due(number, asked)
             traced = self._profiler.stops_at(number)
-            if not (evaluates or save or traced or asked == Control.MEASURE):
+            if not (evaluates or saves or traced or asked == Control.MEASURE):
                 continue
             # Judge this step too before its state is saved: a bad one must not reach a checkpoint.
             self._complete(previous)
@@ -141,8 +131,8 @@ class Loop:
                 self._measure()
             if evaluates:
                 self._evaluate(number)
-            if save and asked != Control.STOP:
-                self._save(number)
+            for save in saves if asked != Control.STOP else ():
+                save(number)
             self._controls.done(asked)
             self._completed_at = time.perf_counter()
             if asked == Control.STOP:
@@ -241,6 +231,17 @@ class Loop:
             model = Evaluator(self._start.evaluation, parameters(self._state), self._loader, self._phases.beat)
             means = {one.name: model.means(one)._asdict() for one in self._start.evaluated}
         self._report.evaluated(number, as_record(means), time.perf_counter() - began)
+
+    def _saves_due(self, number: int, asked: Control) -> list[Callable[[int], None]]:
+        """Return what saves this step: the hosts first, since that is soon done."""
+        checkpoint = self._program.training.checkpoint
+        saves: list[Callable[[int], None]] = []
+        is_last = number == self._program.training.steps  # and saved to where the job says, in any case
+        if checkpoint.local and not is_last and self._due(number, checkpoint.local.every_steps):
+            saves.append(lambda step: self._saves.save_locally(step, self._state, self._judge.past))
+        if self._due(number, checkpoint.every_steps) or asked in (Control.SAVE, Control.STOP):
+            saves.append(self._save)
+        return saves
 
     def _save(self, number: int) -> None:
         self._saves.save(number, self._state, self._judge.past)

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from shardwise.job.accelerators import accelerator_of
 from shardwise.job.spec import Training, TrainingJob
+from shardwise.job.topology import num_hosts
 from shardwise.protocol.contract import WORK_LIMIT_HANGS, ExitCode, Phase, checkpoint_root
 from shardwise.protocol.errors import ShardwiseError
 from shardwise.protocol.orders import Orders
@@ -28,7 +29,8 @@ from shardwise.train.devices import simulated
 from shardwise.train.executables import machine
 from shardwise.train.fence import fenced
 from shardwise.train.flops import Peak, flops_per_token, measured_flops, peak
-from shardwise.train.loop import Loop, Outcome
+from shardwise.train.local_checkpoints import LocalWriter, Neighbours, neighbours
+from shardwise.train.loop import Loop
 from shardwise.train.metrics import Recorded, recorded
 from shardwise.train.origin import origin_below
 from shardwise.train.peers import WRITER, Peers
@@ -36,8 +38,9 @@ from shardwise.train.phases import Phases
 from shardwise.train.plot import plot_png
 from shardwise.train.report import Report
 from shardwise.train.run_directory import RunDirectory
+from shardwise.train.saves import Saves
 from shardwise.train.start import Start, start
-from shardwise.train.summary import Summary
+from shardwise.train.summary import Outcome, Summary
 from shardwise.train.user_errors import user_errors
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")  # the same for all processes of one machine, in pods too
@@ -117,7 +120,8 @@ def _run(
             root = checkpoint_root(job.spec.training.checkpoint.path, directory.path)
             beat = partial(phases.switch_to, Phase.START)  # waiting for another run is no hang
             fence = stack.enter_context(fenced(root, directory, job.metadata.name, show=show, beat=beat))
-        ready = start(job, directory, phases, orders, peers, show)
+        near = _neighbours(job, orders, peers, stack)
+        ready = start(job, directory, phases, orders, peers, show, near)
         token_flops = flops_per_token(ready.program.config, job.spec.training)
         hardware = _peak(job, directory, ready, peers)
         hosts = list(dict.fromkeys(peers.exchange("host", platform.node())))
@@ -128,13 +132,17 @@ def _run(
         # The stack unwinds backwards: the writer ends its last save, then the report closes, then the lease is freed.
         stack.callback(writer.close)
         writer.keep_origin(origin_below(ready.job, ready.root))
+        local = None
+        if near:
+            local = LocalWriter(near, run=job.metadata.name, attempt=orders.attempt, listener=report)
+            stack.callback(local.close)
         loop = Loop(
             ready,
             directory=directory,
             controls=controls,
             phases=phases,
             report=report,
-            writer=writer,
+            saves=Saves(ready, writer, phases, peers, local),
             peers=peers,
             mfu_of_one_token_a_second=token_flops / hardware.flops_per_second if summary else 0.0,
         )
@@ -150,6 +158,15 @@ def _run(
     return outcome
 
 
+def _neighbours(job: TrainingJob, orders: Orders, peers: Peers, stack: ExitStack) -> Neighbours | None:
+    """Return the keepers of local checkpoints, until the stack ends; None if the job makes none."""
+    if job.spec.training.checkpoint.local is None or orders.local is None:
+        return None
+    hardware = job.spec.hardware
+    apart = num_hosts(hardware) // hardware.slices if hardware.slices > 1 else 1
+    return stack.enter_context(neighbours(orders.local, orders.attempt, peers, apart=apart))
+
+
 def _checkpoint_writer(
     ready: Start, directory: RunDirectory, fence: Fence, peers: Peers, report: Report
 ) -> CheckpointWriter:
@@ -161,7 +178,7 @@ def _checkpoint_writer(
         fence=fence,
         processes=peers,
         listener=report,
-        restored=ready.own_step is not None,
+        restored=ready.saved_step is not None,
     )
 
 

@@ -18,6 +18,7 @@ from shardwise.train.view import View
 
 _MESSAGES = {
     "saveFailed": "{reason}. Training goes on, and the next save is tried ({inARow} failed in a row)",
+    "localSaveFailed": "local checkpoint of step {step} not saved: {reason}. Training goes on, with fewer of them",
     "setAside": "going back to step {step}: the checkpoints of the steps {steps} are set aside",
     "skipped": "{reason}. Its update is held back, and training goes on",
     "retentionFailed": "old checkpoints stay until after the next save: {reason}",

@@ -5,29 +5,17 @@ or still see a removed one.
 """
 
 import json
-from collections.abc import Callable, Collection, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-
 from shardwise.job.identity import Difference, other_order, recorded_differences
-from shardwise.protocol.contract import Phase
-from shardwise.protocol.errors import RunDirectoryError, StorageError
+from shardwise.protocol.errors import RunDirectoryError
 from shardwise.protocol.orders import Orders
-from shardwise.train.checkpoint import Manifest, Restored, restore
-from shardwise.train.digest import Digester
-from shardwise.train.executables import Executables
+from shardwise.train.checkpoint import Manifest, Restored
 from shardwise.train.metrics import last_step
-from shardwise.train.optimizer import masters_paths
-from shardwise.train.origin import Origin, refuse_other_model
 from shardwise.train.peers import Peers
-from shardwise.train.phases import Phases
 from shardwise.train.run_directory import Forks, RunDirectory
-from shardwise.train.state import Program, State, flat, unflat, without_base
 
-_OPTIMIZER, _MASTERS = "optimizer.", "optimizer.weights."
 Show = Callable[[str], None]
 """Takes a line for the person who watches."""
 
@@ -81,94 +69,6 @@ def _changed(changed: list[Difference], place: str, *, has_checkpoint: bool) -> 
             "checkpoint.path or --dir."
         )
     return f"{place} holds a run that differs from this job in what a run is:\n{lines}\n{advice}"
-
-
-def first_state(
-    program: Program,
-    origin: Origin,
-    orders: Orders,
-    phases: Phases,
-    digester: Digester,
-    kept: Executables,
-    peers: Peers,
-    show: Show,
-) -> tuple[State, Restored | None]:
-    """Return the state to start from without its base, and what was restored for it; None for a fresh state.
-
-    A checkpoint is restored without initialising a state first, which would need the memory twice. With
-    `origin.partial` arrays that it lacks are initialised.
-    """
-    abstract = without_base(program.abstract())
-    wanted = {path: leaf for path, leaf in flat(abstract).items() if origin.takes(path)}
-    with phases.entered(Phase.RESTORE):
-        restored = restore(
-            origin.root,
-            wanted,
-            step=origin.step,
-            digester=digester,
-            agree=partial(peers.agree, "restore"),
-            report=lambda step, reason: show(f"checkpoint of step {step} refused: {reason}"),
-            partial=origin.partial,
-            masters=masters_paths(program.trained),
-            beat=phases.beat,
-        )
-    if not origin.is_own:
-        refuse_other_model(origin, restored, show)
-    if restored is None:
-        if orders.committed is not None:
-            # Starting over below an unmounted volume would look like success.
-            raise StorageError(
-                f"{origin.root} holds no checkpoint, and this run has saved step {orders.committed} there: its volume "
-                "may not be mounted. To begin anew where they were deleted, give the command again"
-            )
-        with phases.entered(Phase.INIT):
-            return _initial(program, kept), None
-    arrays = {path: _rounded(array, wanted[path].dtype) for path, array in restored.arrays.items()}
-    arrays = _without_half_an_optimizer(arrays, restored.missing)
-    missing = flat(abstract).keys() - arrays.keys()
-    if not missing:
-        return unflat(abstract, arrays), restored
-    with phases.entered(Phase.INIT):
-        fresh = flat(_initial(program, kept))
-    masters = _masters(program, restored, missing)
-    num_fresh = len(missing) - len(masters)
-    if origin.is_own and arrays:
-        show(f"step {restored.step}: restored, but for {num_fresh} arrays that it lacks and that start anew")
-    return unflat(abstract, fresh | arrays | masters), restored
-
-
-def _without_half_an_optimizer(arrays: dict[str, jax.Array], missing: Collection[str]) -> dict[str, jax.Array]:
-    """Return the arrays without the state of an optimizer of which some are missing: it is that of another optimizer.
-
-    Two of them share a path, and Lion's moment beside a second one that begins anew is, for Adam, a step of thousands
-    of learning rates. Float32 weights are the parameters', whatever the optimizer.
-    """
-    of_optimizer = {path for path in (*arrays, *missing) if path.startswith(_OPTIMIZER)}
-    moments = {path for path in of_optimizer if not path.startswith(_MASTERS)}
-    return arrays if moments.isdisjoint(missing) else {path: x for path, x in arrays.items() if path not in moments}
-
-
-def _rounded(array: jax.Array, dtype: jnp.dtype) -> jax.Array:
-    """Return an array that a checkpoint holds in another dtype as the run keeps it; any other as it is."""
-    return array if array.dtype == dtype else array.astype(dtype)
-
-
-def _masters(program: Program, restored: Restored, missing: Collection[str]) -> dict[str, jax.Array]:
-    """Return the float32 weights of an optimizer that a checkpoint lacks, from its parameters.
-
-    Fresh ones would undo those with the first step. Parameters that are held in float32 are these weights.
-    """
-    return {
-        master: restored.arrays[parameter].astype(jnp.float32)
-        for parameter, master in masters_paths(program.trained).items()
-        if master in missing and parameter in restored.arrays
-    }
-
-
-def _initial(program: Program, kept: Executables) -> State:
-    state: State = kept.get("init", program.lower_init)()
-    jax.block_until_ready(state)
-    return state
 
 
 def left_out_batches(

@@ -4,10 +4,7 @@ All processes of a run take the same path through this file, and agree on what t
 data are prepared and a checkpoint is read, since none of the three needs the others.
 """
 
-import hashlib
-import json
 import math
-from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -20,31 +17,31 @@ from shardwise.job.accelerators import xla_flags
 from shardwise.job.identity import identity
 from shardwise.job.spec import Training, TrainingJob
 from shardwise.job.topology import divisors
-from shardwise.protocol.cache import cache_directory
 from shardwise.protocol.contract import Phase, checkpoint_root
 from shardwise.protocol.errors import DataError
-from shardwise.protocol.evaluated import HELD_OUT
 from shardwise.protocol.orders import Orders
 from shardwise.protocol.text import any_of
 from shardwise.train.bad_steps import NO_PAST, Past
 from shardwise.train.base import Base
 from shardwise.train.checkpoint import Manifest, prepare_bucket, set_aside
 from shardwise.train.config import GptConfig
-from shardwise.train.data.dataset import Dataset, Reading, prepare
-from shardwise.train.data.evaluation_sets import Evaluated, open_sets
-from shardwise.train.data.opening import Watch
+from shardwise.train.data.dataset import Dataset
+from shardwise.train.data.evaluation_sets import Evaluated
 from shardwise.train.data.tokenizer import load_tokenizer
 from shardwise.train.data.vocabulary import least_vocab_size
 from shardwise.train.devices import devices_of
 from shardwise.train.digest import Digester, combine, to_hex
 from shardwise.train.executables import Executables
+from shardwise.train.first_state import FirstState
 from shardwise.train.jax_private import load_in_order
 from shardwise.train.layout import Layout
+from shardwise.train.local_checkpoints import Neighbours
 from shardwise.train.origin import origin_of
 from shardwise.train.own_checkpoints import newest_of_run
 from shardwise.train.peers import Peers
 from shardwise.train.phases import Phases
-from shardwise.train.resume import Show, first_state, is_fork, left_out_batches, note_identity, without_going_back_again
+from shardwise.train.resume import Show, is_fork, left_out_batches, note_identity, without_going_back_again
+from shardwise.train.run_data import evaluated_on, prepared, same_data
 from shardwise.train.run_directory import RunDirectory
 from shardwise.train.state import Program, State, flat, without_base
 from shardwise.train.step import lower_evaluation, lower_step
@@ -71,6 +68,9 @@ class Start:
     """The manifest of the checkpoint that the run continues from."""
     own_step: int | None
     """The step of that checkpoint if the run has saved it; None before its first save."""
+    saved_step: int | None
+    """The same of what is saved where the job says, which a local checkpoint is not."""
+    restored_locally: bool
     set_aside: list[int]
     """Steps of the checkpoints that the run has gone back from; known to the writing process alone."""
     initial_digest: str | None
@@ -121,8 +121,16 @@ def _check_vocabulary(config: GptConfig, tokenizer_size: int, training: Training
         )
 
 
-def start(job: TrainingJob, run: RunDirectory, phases: Phases, orders: Orders, peers: Peers, show: Show) -> Start:
-    """Prepare everything up to the first step.
+def start(
+    job: TrainingJob,
+    run: RunDirectory,
+    phases: Phases,
+    orders: Orders,
+    peers: Peers,
+    show: Show,
+    neighbours: Neighbours | None = None,
+) -> Start:
+    """Prepare everything up to the first step; `neighbours` have local checkpoints, if the job makes any.
 
     Raises:
         DataError, CheckpointError, RunDirectoryError: see `shardwise.protocol.errors`; nothing was changed.
@@ -137,9 +145,9 @@ def start(job: TrainingJob, run: RunDirectory, phases: Phases, orders: Orders, p
             kept = Executables(job, program.config, peers.rank)
             step, evaluation, digester = _compile(program, pool, kept)
         with phases.entered(Phase.DATA):
-            data = _prepared(training, program.config.seq_len, peers, phases, show)
-            evaluated = _evaluated(training, data, program.config.seq_len, show, phases)
-        _same_data(data, evaluated, peers)
+            data = prepared(training, program.config.seq_len, peers, phases, show)
+            evaluated = evaluated_on(training, data, program.config.seq_len, show, phases)
+        same_data(data, evaluated, peers)
         base = Base.of(job, peers)
         own = identity(job, data_fingerprint=data.fingerprint) | (base.identity if base else {})
         newest = newest_of_run(run, job, root, orders, peers)
@@ -148,7 +156,9 @@ def start(job: TrainingJob, run: RunDirectory, phases: Phases, orders: Orders, p
         with phases.entered(Phase.COMPILE):
             digest = digester.result()
         origin = origin_of(job, root, own, newest, orders, peers)
-        state, restored = first_state(program, origin, orders, phases, digest, kept, peers, show)
+        first = FirstState(program, orders, phases, digest, kept, peers, show)
+        local = first.of_local(neighbours, job.metadata.name, own, newest) if neighbours else None
+        state, restored = local or first.of(origin)
         if base is not None:
             state |= base.restored(program, own, kept.get, peers, phases, show)
         with phases.entered(Phase.COMPILE):
@@ -158,8 +168,10 @@ def start(job: TrainingJob, run: RunDirectory, phases: Phases, orders: Orders, p
         pool.shutdown(wait=False, cancel_futures=True)  # a refusal or a stop does not wait for the compiler
     # Only now that the earlier checkpoint has been restored: a failure before this leaves the later ones committed.
     aside = [] if orders.step is None or not peers.writes else set_aside(root, orders.step)
-    goes_on = restored if restored and not origin.weights_only else None
+    goes_on = restored if restored and (local or not origin.weights_only) else None
     first_step = goes_on.step if goes_on else 0
+    is_own = local is not None or origin.is_own
+    own_step = first_step if is_own and first_step else None
     if first_step:
         initial_digest = run.read_summary().get("initialDigest")
     else:
@@ -181,59 +193,15 @@ def start(job: TrainingJob, run: RunDirectory, phases: Phases, orders: Orders, p
         state=state,
         first_step=first_step,
         restored_from=goes_on.manifest if goes_on else None,
-        own_step=first_step if origin.is_own and first_step else None,
+        own_step=own_step,
+        saved_step=(newest.step or None if newest else None) if local else own_step,
+        restored_locally=local is not None,
         set_aside=aside,
         initial_digest=initial_digest,
         forked=forked,
         left_out=left_out,
-        refused=frozenset(step for step, _ in restored.refused) if restored and origin.is_own else frozenset(),
+        refused=frozenset(step for step, _ in restored.refused) if restored and is_own else frozenset(),
     )
-
-
-def _prepared(training: Training, seq_len: int, peers: Peers, phases: Phases, show: Show) -> Dataset:
-    """Prepare what the run trains on."""
-    return prepare(
-        training.data,
-        Reading(seq_len, training.batch.sequences, training.steps, training.seed),
-        cache_root=cache_directory(),
-        watch=Watch(hosts=peers, report=show, say=phases.say, beat=phases.beat),
-    )
-
-
-def _evaluated(training: Training, data: Dataset, seq_len: int, show: Show, phases: Phases) -> tuple[Evaluated, ...]:
-    """Prepare what the evaluations of a run need."""
-    evaluation = training.evaluation
-    if evaluation.every_steps is None:
-        return ()
-    if evaluation.every_steps > training.steps:
-        show(
-            f"nothing will be evaluated: evaluation.everySteps is {evaluation.every_steps}, and steps {training.steps}"
-        )
-    held_out = [Evaluated(name=HELD_OUT, sequences=data.held_out, batches=evaluation.batches)] if data.held_out else []
-    sets = open_sets(
-        evaluation.sets,
-        training.data,
-        seq_len=seq_len,
-        cache_root=cache_directory(),
-        report=show,
-        beat=phases.beat,
-        most=evaluation.batches,
-    )
-    return (*held_out, *sets)
-
-
-def _same_data(data: Dataset, evaluated: Sequence[Evaluated], peers: Peers) -> None:
-    """Refuse to start if the hosts, each of which reads the data by itself, found different data."""
-    sets = [one.identity for one in evaluated if one.identity is not None]
-    content = f"{data.fingerprint} {json.dumps(sets, sort_keys=True)}".encode()
-    found = peers.exchange("data", hashlib.sha256(content).hexdigest() if sets else data.fingerprint)
-    others = [rank for rank, fingerprint in enumerate(found) if fingerprint != found[0]]
-    if others:
-        what = "data.train or evaluation.sets" if sets else "data.train"
-        raise DataError(
-            f"{what}: the hosts see different data: the fingerprint is {found[0]} on rank 0 and {found[others[0]]} "
-            f"on rank {others[0]}; expected the same files on every host"
-        )
 
 
 def _compile(

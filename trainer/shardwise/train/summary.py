@@ -4,17 +4,26 @@
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 import jax
 
 from shardwise.job.spec import TrainingJob
 from shardwise.protocol.errors import NonFiniteError, ShardwiseError
-from shardwise.train.loop import Outcome
 from shardwise.train.metrics import Recorded
 from shardwise.train.phases import Phases
 from shardwise.train.run_directory import RunDirectory
 from shardwise.train.start import Start
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How the steps of a run ended."""
+
+    steps: int
+    loss: float | None
+    digest: str
+    stopped: bool
 
 
 class Summary:

@@ -109,6 +109,12 @@ class Keep(StrictModel):
     )
 
 
+class LocalCheckpoints(StrictModel):
+    """Saves on the hosts themselves, in memory, each part on two of them; from these a lost trainer or host goes on."""
+
+    every_steps: Annotated[Count, Unit("steps")] = Field(description="Steps between local saves.")
+
+
 class Checkpoint(StrictModel):
     """Where and when the run is saved; both cadences may be given, and the last step is always saved."""
 
@@ -120,6 +126,7 @@ class Checkpoint(StrictModel):
     )
     every_steps: Annotated[Count | None, Unit("steps")] = Field(None, description="Steps between saves.")
     keep: Keep = Field(Keep(), description="Which checkpoints stay.")
+    local: LocalCheckpoints | None = Field(None, description="Saves on the hosts beside those; left out, none.")
 
 
 class Evaluation(StrictModel):

@@ -13,7 +13,7 @@ from shardwise.launcher.ray.node import RayPlace
 from shardwise.launcher.system.processes import own_module
 from shardwise.protocol.contract import checkpoint_root, progress_name
 from shardwise.protocol.message import Message
-from shardwise.protocol.orders import Orders
+from shardwise.protocol.orders import LocalPlace, Orders
 
 JOB_COPY = "job.yaml"
 TRAINER = own_module("shardwise.train.child")
@@ -35,7 +35,8 @@ class AgentConfig(Message):
     `run` names one life of the command, or one round of a job in a cluster: a successor of a lost host 0 goes on with
     what its predecessor used up of the budgets, a new command does not. `pod_attempt` counts the agents that the host
     had before, if that is known: of two that live, the later one is the host's. `url` is where the run directory lies
-    if that is in a bucket; `directory` is then this host's own (`run_copy.py`). `listen` is "ip:port" of this host's
+    if that is in a bucket; `directory` is then this host's own (`run_copy.py`). `local` is the folder of this host's
+    local checkpoints, which goes away with the host. `listen` is "ip:port" of this host's
     own HTTP, `address` its ip. `started_at` is the command's start in seconds since the epoch. `fork` and `step` are
     what the command line asked. `one_machine` is true if all hosts are this one, so that no other can replace a host
     that is stuck; `started_monotonic` is the command's start by its monotonic clock.
@@ -48,6 +49,7 @@ class AgentConfig(Message):
     directory: Path
     url: str | None = None
     scratch: Path
+    local: Path
     listen: str
     address: str
     gang_token_file: Path
@@ -97,6 +99,7 @@ class AgentConfig(Message):
             "checkpoints": checkpoint_root(None, self.url) if self.url else None,
             "progress": str(self.progress),
             "stacks": str(stacks_of(self.scratch, self.host)),
+            "local": LocalPlace(folder=str(self.local), address=self.address, token_file=str(self.gang_token_file)),
         }
         return orders.model_copy(update=own)
 

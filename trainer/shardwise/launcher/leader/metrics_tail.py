@@ -28,7 +28,8 @@ class MetricsTail:
     `last` is the last step's record; `committed` the newest step saved by this command, -1 before, less once an attempt
     has passed over a damaged checkpoint, and goes on from an earlier one. `checkpoint` is the
     newest known checkpoint with the time it was saved (seconds since the epoch) and, if this command saved it, the
-    seconds that took; `failed_saves` is about the saves that failed since. `attempt` is the last one that began its
+    seconds that took; `failed_saves` is about the saves that failed since. `local_step` is that of the newest local
+    checkpoint, None if this attempt has made none. `attempt` is the last one that began its
     steps, -1 before, and `stepped` whether it has completed one. `lost_seconds` is the time of steps that a later
     attempt repeated. `recent_seconds` are what the last steps took. `of` is how many steps a program says it has.
     `held_out_loss` is that of the last evaluation, None before one and if it is not a number.
@@ -44,6 +45,7 @@ class MetricsTail:
         self.committed = known.committed if known else -1
         self.checkpoint = known.checkpoint if known else None
         self.failed_saves: FailedSaves | None = None
+        self.local_step: int | None = None
         self.recent_seconds = deque[float](maxlen=RECENT_STEPS)
         self.attempt = -1
         self.first_step = 0
@@ -91,8 +93,8 @@ class MetricsTail:
             self._stepped(record["step"], record.get("stepSeconds"))
             self.last = record
         elif event in ("started", "restored"):
-            self.failed_saves = None
-            if event == "restored":
+            self.failed_saves = self.local_step = None
+            if event == "restored" and not record.get("local"):
                 self._restored(record["step"], record.get("savedAt"))
             self.of = record.get("of")
             # Lines of an earlier release have no attempt; none of theirs is the one that runs.
@@ -106,6 +108,8 @@ class MetricsTail:
             )
         elif event == "evaluated":
             self.held_out_loss, self._evaluated_at = record.get("heldOutLoss"), record["step"]
+        elif event == "savedLocally":
+            self.local_step = record["step"]
         elif event == "saveFailed":
             self.failed_saves = FailedSaves(in_a_row=record.get("inARow", 1), reason=record.get("reason", ""))
 

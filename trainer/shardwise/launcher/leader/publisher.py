@@ -159,6 +159,7 @@ class StatusPublisher:
             progress=RunProgress.of_what_fits({**metrics.last, **known}),
             checkpoint=_with_age(metrics.checkpoint, time.time()),
             failed_saves=metrics.failed_saves,
+            local_step=metrics.local_step,
             goodput=state.goodput,
             missing=tuple(state.members.missing(time.monotonic())),
             stuck=tuple(state.stuck),

@@ -72,6 +72,22 @@ class _Outcome:
     failing_seconds: float
 
 
+def array_entries(
+    abstract: Mapping[str, jax.ShapeDtypeStruct], layouts: Mapping[str, Layout], digests: Mapping[str, str]
+) -> dict[str, ArrayEntry]:
+    """Return what a manifest says of the arrays of a save, by path."""
+    return {
+        path: ArrayEntry(
+            shape=array.shape,
+            dtype=str(array.dtype),
+            file_shape=layouts[path].file_shape,
+            chunk_shape=layouts[path].chunk_shape,
+            digest=digests[path],
+        )
+        for path, array in abstract.items()
+    }
+
+
 @dataclass(kw_only=True)
 class Save:
     """A save on its way; `parts` is emptied as the files become durable, which gives their memory back."""
@@ -147,16 +163,7 @@ class Save:
         return True
 
     def _commit(self, digests: Mapping[str, str]) -> bool:
-        entries = {
-            path: ArrayEntry(
-                shape=array.shape,
-                dtype=str(array.dtype),
-                file_shape=self.layouts[path].file_shape,
-                chunk_shape=self.layouts[path].chunk_shape,
-                digest=digests[path],
-            )
-            for path, array in self.abstract.items()
-        }
+        entries = array_entries(self.abstract, self.layouts, digests)
         manifest, marker = encode(self.manifest(created=datetime.now(UTC).replace(microsecond=0), arrays=entries))
         with_retries(partial(self.store.write, self.step, MANIFEST, manifest))
         self.store.flush(self.step, [])  # once: what a flush could not write, the system calls written the next time

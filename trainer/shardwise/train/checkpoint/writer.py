@@ -12,7 +12,7 @@ a view stops donation.
 
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Protocol
 
@@ -21,6 +21,7 @@ import jax
 from shardwise.job.spec import Keep
 from shardwise.train.checkpoint import layout
 from shardwise.train.checkpoint.manifest import NO_HISTORY, History, IdentityValue, Kind, Manifest
+from shardwise.train.checkpoint.one_at_a_time import OneAtATime
 from shardwise.train.checkpoint.retention import retain
 from shardwise.train.checkpoint.save import Fence, Save, SaveTicket, UnsavedError
 from shardwise.train.checkpoint.staging import stage
@@ -29,7 +30,6 @@ from shardwise.train.digest import Digester
 from shardwise.train.peers import ALONE, Peers
 
 _NUM_COPY_THREADS = 4
-_LOOK_SECONDS = 0.5
 _MAX_FAILED_SAVES = 3
 _MAX_FAILING_SECONDS = 1800.0
 """Saves fail for good when so many in a row have, over so long a time."""
@@ -73,14 +73,12 @@ class CheckpointWriter:
         self._store, self._keep = Store(root), keep
         self._origin: int | None = None
         self._processes, self._listener = processes, listener
+        self._writing = OneAtATime("checkpoint-write")
         self._manifest = partial(Manifest, run=run, attempt=attempt)
-        self._save = partial(Save, store=self._store, processes=processes, fence=fence, moved=self._moved)
+        self._save = partial(Save, store=self._store, processes=processes, fence=fence, moved=self._writing.moved)
         self._has_older, self._num_failed = restored, 0
         self._failing_since: float | None = None
         self._copiers = ThreadPoolExecutor(_NUM_COPY_THREADS, thread_name_prefix="checkpoint-copy")
-        self._background = ThreadPoolExecutor(1, thread_name_prefix="checkpoint-write")
-        self._pending: Future[None] | None = None
-        self._moves = 0
 
     def keep_origin(self, step: int | None) -> None:
         """Never delete this step, which the job names as its beginning; None for a job that begins elsewhere."""
@@ -122,7 +120,7 @@ class CheckpointWriter:
             parts=parts,
             ticket=ticket,
         )
-        self._pending = self._background.submit(self._write, save)
+        self._writing.begin(partial(self._write, save))
         return ticket
 
     def wait(self, beat: Callable[[], None] = lambda: None) -> None:
@@ -130,26 +128,14 @@ class CheckpointWriter:
 
         `beat` is called as that gets on, file by file.
         """
-        pending, self._pending = self._pending, None
-        if pending is None:
-            return
-        moves: int | None = None
-        while wait([pending], timeout=_LOOK_SECONDS).not_done:
-            if self._moves != moves:
-                moves = self._moves
-                beat()
-        pending.result()
-
-    def _moved(self) -> None:
-        self._moves += 1
+        self._writing.wait(beat)
 
     def close(self) -> None:
         """Wait like `wait`, and end the threads."""
         try:
-            self.wait()
+            self._writing.close()
         finally:
             self._copiers.shutdown()
-            self._background.shutdown()
 
     def _write(self, save: Save) -> None:
         try:
@@ -162,7 +148,7 @@ class CheckpointWriter:
         if self._listener:
             self._listener.saved(save.ticket)
         if written and self._processes.writes:
-            reason = retain(self._store, save.step, self._keep, self._origin, self._moved)
+            reason = retain(self._store, save.step, self._keep, self._origin, self._writing.moved)
             if reason and self._listener:
                 self._listener.event({"event": "retentionFailed", "step": save.step, "reason": reason})
 
