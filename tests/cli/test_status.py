@@ -120,6 +120,7 @@ LIVE: dict[str, Any] = {
     "restarts": {"failure": 1, "hang": 0},
     "goodput": {"step": 12.5},
     "slowestHost": 1,
+    "localStep": 12,
     "hosts": [
         _host(0, 5, 11, 0.25),
         _host(1, 6, 11, 0.5),
@@ -146,6 +147,7 @@ def test_what_the_launcher_knows(tmp_path: Path, command: Command, monkeypatch: 
     assert "host 3 data: tokenising web: 1.0 of 9.0 MB, 0:01:20 left" in lines
     assert "restarts failure 1" in lines
     assert "newest saved 0:21:40 ago" in lines
+    assert "on the hosts the local checkpoint of step 12" in lines
     assert "failed saves 2 since then: [Errno 5]" in lines
 
 

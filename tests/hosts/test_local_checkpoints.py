@@ -18,6 +18,7 @@ from tests.hosts.disturbing import end_host
 
 from shardwise.protocol.contract import LOGS, METRICS
 
+SLICES = ("hardware.topology=1x2", "hardware.slices=2")
 OFTEN = "training.checkpoint={everySteps: 12, keep: {last: 12}, local: {everySteps: 2}}"
 
 
@@ -61,6 +62,18 @@ def test_a_lost_trainer_and_a_lost_host_cost_the_steps_since_the_last_local_save
     assert "checkpoint of step 16 refused: params.blocks" in run.output
     assert [record["step"] for record in run.records("saved")][-2:] == [24, 32]
     assert not any(record.get("event") == "localSaveFailed" for record in _since(run, 4))
+
+
+def test_a_slice_is_kept_by_another_one(shell: Shell) -> None:
+    """Two slices hold the same state, and each writes half of it: what one host is left with is all of it."""
+    undisturbed = shell.finish("undisturbed-slices", *SLICES, "training.steps=16")
+    run = shell.begin("slices", *SLICES, OFTEN, "training.steps=16")
+    held = _until_held(run, attempt=0, beyond=2)
+    _lose(run, 1)
+    restored = _until_begun(run, attempt=1)
+    assert restored.get("local")
+    assert restored["step"] >= held
+    assert run.finish()["digest"] == undisturbed["digest"]
 
 
 def _lose(run: Run, *hosts: int) -> None:

@@ -99,6 +99,30 @@ def test_the_newest_checkpoint_and_failed_saves(tmp_path: Path) -> None:
     assert seen == [(old, None), (old, one), (old, two), (new, None), (new, one), (new, None)]
 
 
+def test_a_local_checkpoint_loses_fewer_steps_and_is_no_save(tmp_path: Path) -> None:
+    """What an attempt goes on from need not be where the job says, and the newest that is stays the newest."""
+    records = [
+        {"event": "started", "step": 0, "attempt": 0},
+        *(step(number, 1.5) for number in range(1, 6)),
+        {"event": "saved", "step": 5, "savedAt": 100.0, "durableSeconds": 0.5},
+        *(step(number, 1.5) for number in range(6, 10)),
+        {"event": "savedLocally", "step": 8},
+    ]
+    path = tmp_path / METRICS
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    tail = MetricsTail(tmp_path, 0)
+    tail.read()
+    newest = CheckpointStatus(step=5, saved_at=100.0, seconds=0.5)
+    assert (tail.local_step, tail.committed, tail.checkpoint) == (8, 5, newest)
+
+    with path.open("a") as file:
+        file.write(json.dumps({"event": "restored", "step": 8, "savedAt": 200.0, "local": True, "attempt": 1}) + "\n")
+    tail.read()
+    assert (tail.first_step, tail.local_step, tail.committed, tail.checkpoint) == (8, None, 5, newest)
+    assert tail.lost_seconds == 1.5
+    assert tail.take_way_back() is None
+
+
 def test_a_run_that_starts_anew_has_no_checkpoint(tmp_path: Path) -> None:
     """Before its first save nothing could be restored."""
     (tmp_path / METRICS).write_text(json.dumps({"event": "started", "step": 0, "attempt": 0}) + "\n")

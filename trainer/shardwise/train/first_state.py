@@ -86,12 +86,9 @@ class FirstState:
     ) -> tuple[State, Restored] | None:
         """Return the same of the newest local checkpoint; None if none is newer than `newest`, or it cannot be used.
 
-        A run that was told to go back, or to go on as another one, begins where it was told.
+        The folders are those of one command: whatever is in them comes after what that was told to begin from.
         """
         folder = neighbours.folder
-        if self.orders.step is not None or self.orders.fork:
-            folder.clear()
-            return None
         wanted = flat(without_base(self.program.abstract()))
         after = newest.step if newest else -1
         with self.phases.entered(Phase.RESTORE):

@@ -16,7 +16,6 @@ from rich.console import Console
 
 from shardwise.job.accelerators import accelerator_of
 from shardwise.job.spec import Training, TrainingJob
-from shardwise.job.topology import num_hosts
 from shardwise.protocol.contract import WORK_LIMIT_HANGS, ExitCode, Phase, checkpoint_root
 from shardwise.protocol.errors import ShardwiseError
 from shardwise.protocol.orders import Orders
@@ -29,7 +28,7 @@ from shardwise.train.devices import simulated
 from shardwise.train.executables import machine
 from shardwise.train.fence import fenced
 from shardwise.train.flops import Peak, flops_per_token, measured_flops, peak
-from shardwise.train.local_checkpoints import LocalWriter, Neighbours, neighbours
+from shardwise.train.local_checkpoints import LocalWriter, Neighbours, hosts_apart, neighbours
 from shardwise.train.loop import Loop
 from shardwise.train.metrics import Recorded, recorded
 from shardwise.train.origin import origin_below
@@ -162,9 +161,8 @@ def _neighbours(job: TrainingJob, orders: Orders, peers: Peers, stack: ExitStack
     """Return the keepers of local checkpoints, until the stack ends; None if the job makes none."""
     if job.spec.training.checkpoint.local is None or orders.local is None:
         return None
-    hardware = job.spec.hardware
-    apart = num_hosts(hardware) // hardware.slices if hardware.slices > 1 else 1
-    return stack.enter_context(neighbours(orders.local, orders.attempt, peers, apart=apart))
+    keepers = neighbours(orders.local, orders.attempt, peers, apart=hosts_apart(job.spec.hardware))
+    return stack.enter_context(keepers)
 
 
 def _checkpoint_writer(

@@ -11,8 +11,8 @@ come often, and a run that loses a trainer or a host repeats few steps. What los
 between them goes on from the last checkpoint on its storage (docs/decisions/0061).
 """
 
-from shardwise.train.local_checkpoints.neighbours import Neighbours, neighbours
+from shardwise.train.local_checkpoints.neighbours import Neighbours, hosts_apart, neighbours
 from shardwise.train.local_checkpoints.resume import newest_local
 from shardwise.train.local_checkpoints.writer import LocalWriter
 
-__all__ = ["LocalWriter", "Neighbours", "neighbours", "newest_local"]
+__all__ = ["LocalWriter", "Neighbours", "hosts_apart", "neighbours", "newest_local"]

@@ -5,6 +5,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from shardwise.job.spec import Hardware
+from shardwise.job.topology import num_hosts
 from shardwise.protocol.contract import checkpoint_name
 from shardwise.protocol.orders import LocalPlace
 from shardwise.train.local_checkpoints.folder import LocalCheckpoints
@@ -12,12 +14,16 @@ from shardwise.train.local_checkpoints.transfer import FileServer, fetch_files, 
 from shardwise.train.peers import Peers
 
 
+def hosts_apart(hardware: Hardware) -> int:
+    """Return how many ranks a host is from the one that keeps its copies: one, or a slice, which is lost as a whole."""
+    return num_hosts(hardware) // hardware.slices if hardware.slices > 1 else 1
+
+
 @dataclass(frozen=True)
 class Neighbours:
     """This process's folder, and where the others' files are fetched: `addresses` by rank, none of a run of one host.
 
-    A host keeps copies of the one `apart` ranks before it: of the next slice, if there are several, for a slice is lost
-    as a whole.
+    A host keeps copies of the one `apart` ranks before it.
     """
 
     folder: LocalCheckpoints
