@@ -12,7 +12,7 @@ from functools import partial
 from typing import Annotated, Any
 
 import typer
-from benchmarks import bucket, checkpoint, document, generate, recovery, start, step, tokenising
+from benchmarks import bucket, checkpoint, document, generate, local_saves, recovery, start, step, tokenising
 from benchmarks.command import serve
 from benchmarks.machine import Pythons, describe
 from benchmarks.pages import tables
@@ -31,6 +31,7 @@ class Part(StrEnum):
     START = "start"
     CHECKPOINT = "checkpoint"
     BUCKET = "bucket"
+    LOCAL = "local"
     RECOVERY = "recovery"
     TOKENIZE = "tokenize"
     GENERATE = "generate"
@@ -42,6 +43,7 @@ ROUNDS = {
     Part.START: 3,
     Part.CHECKPOINT: 3,
     Part.BUCKET: 3,
+    Part.LOCAL: 3,
     Part.RECOVERY: 3,
     Part.TOKENIZE: 3,
     Part.GENERATE: 5,
@@ -51,6 +53,7 @@ MINUTES = {
     Part.START: 4.0,
     Part.CHECKPOINT: 8.0,
     Part.BUCKET: 9.0,
+    Part.LOCAL: 6.0,
     Part.RECOVERY: 6.0,
     Part.TOKENIZE: 4.0,
     Part.GENERATE: 3.0,
@@ -63,11 +66,11 @@ def bench(
         Part | None, typer.Option(help="Measure this part alone; the page keeps the figures of the others.")
     ] = None,
     rounds: Annotated[
-        int | None, typer.Option(min=2, help="Turns of every peer. [default: 7, 3, 3, 3, 3, 3, 5]")
+        int | None, typer.Option(min=2, help="Turns of every peer. [default: 7, 3, 3, 3, 3, 3, 3, 5]")
     ] = None,
     write: Annotated[bool, typer.Option("--write", help="Put the tables into docs/performance.md.")] = False,
 ) -> None:
-    """Measure Shardwise against a hand-written limit, Levanter, Orbax and the disk; 45 minutes on two idle cores."""
+    """Measure Shardwise against a hand-written limit, Levanter, Orbax and the disk; 50 minutes on two idle cores."""
     console, pythons = Console(), Pythons.found()
     results: dict[str, Any] = {}
     for part in [only] if only else Part:
@@ -95,6 +98,7 @@ def _measure(part: Part, pythons: Pythons, rounds: int, deadline: float, console
         Part.START: partial(start.measure, Case(size=TINY, data=4, tensor=2)),
         Part.CHECKPOINT: partial(checkpoint.measure, saves=SOAK_SAVES),
         Part.BUCKET: bucket.measure,
+        Part.LOCAL: local_saves.measure,
         Part.RECOVERY: recovery.measure,
         Part.TOKENIZE: tokenising.measure,
         Part.GENERATE: generate.measure,

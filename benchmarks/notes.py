@@ -48,6 +48,13 @@ is checked, and no array is made of them. A save ends when all is durable and co
 memory and files".
 """
 
+LOCAL = """
+Two runs of the same job, of which one saves every fourth step on its hosts and the other on the disk. Blocks: how long
+training waited. Whole: until the save counts; on the hosts each part is then there twice, on the disk it is durable.
+Restore: of a trainer that was killed after that, as it counts it. Both hosts are this machine, whose two cores also
+compute the steps and the digests; the network between them is the loopback. `make bench ARGS='--only local'`.
+"""
+
 RECOVERY = """
 Seconds from `kill -9` (or from the command) until the next step's line stands in metrics.jsonl; the run goes on from
 its newest checkpoint. What is unavoidable: a bare process with a trainer's imports, joining, restoring, loading the

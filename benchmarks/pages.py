@@ -9,7 +9,7 @@ from typing import Any
 
 import rich.box
 import rich.table
-from benchmarks import bucket, checkpoint, generate, notes, recovery, start
+from benchmarks import bucket, checkpoint, generate, local_saves, notes, recovery, start
 from benchmarks.aims import aims
 
 AIMS = "Aims"
@@ -158,6 +158,17 @@ def _bucket(part: Results) -> Iterator[Table]:
     )
 
 
+def _local(part: Results) -> Iterator[Table]:
+    keys = {local_saves.BLOCKED: "blocks", local_saves.WHOLE: "whole", local_saves.RESTORE: "restore"}
+    rows = [[what, *(_spread(figures[key]) for key in keys)] for what, figures in part["seconds"].items()]
+    yield Table(
+        title=f"Local checkpoint: {part['tree_bytes'] / 2**30:.2f} GiB over 2 hosts",
+        columns=["seconds", *keys.values()],
+        rows=rows,
+        notes=[notes.paragraph(notes.LOCAL), _measured(part, part["rounds"])],
+    )
+
+
 def _recovery(part: Results) -> Iterator[Table]:
     rows = [
         [what, _spread(spread), _spread(part["ratio"][what]) if what in part["ratio"] else ""]
@@ -223,6 +234,7 @@ _MAKERS: Mapping[str, Callable[[Results], Iterator[Table]]] = {
     "start": _start,
     "checkpoint": _checkpoint,
     "bucket": _bucket,
+    "local": _local,
     "recovery": _recovery,
     "tokenize": _tokenize,
     "generate": _generate,

@@ -90,6 +90,7 @@ def test_live_run(tmp_path: Path, command: Command) -> None:
         "error": None,
         "checkpoint": None,
         "failedSaves": None,
+        "localStep": None,
     }
 
 
@@ -128,7 +129,18 @@ LIVE: dict[str, Any] = {
         _host(3, 7, 0, 0.0, "tokenising web: 1.0 of 9.0 MB, 0:01:20 left"),
     ],
 }
-SHOWN = ("checkpoint", "failedSaves", "phase", "reason", "attempt", "restarts", "goodput", "slowestHost", "hosts")
+SHOWN = (
+    "checkpoint",
+    "failedSaves",
+    "localStep",
+    "phase",
+    "reason",
+    "attempt",
+    "restarts",
+    "goodput",
+    "slowestHost",
+    "hosts",
+)
 
 
 def test_what_the_launcher_knows(tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

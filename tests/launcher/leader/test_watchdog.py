@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from shardwise.launcher.leader import watchdog
-from shardwise.launcher.leader.watchdog import Baseline, RankState, blocking_rank, judge
+from shardwise.launcher.leader.watchdog import Baseline, RankState, Watch, blocking_rank, judge
 from shardwise.protocol.contract import WORK_LIMIT_HANGS, Phase, Progress
 from shardwise.protocol.report import Report
 
@@ -105,6 +105,20 @@ def test_a_step(idle: float, stalled: bool, hung: bool) -> None:  # noqa: FBT001
 
     assert (stall is not None) == stalled
     assert (stall is not None and stall.hung) == hung
+
+
+def test_only_progress_ends_a_stall() -> None:
+    """A report that was longer on its way than the one before makes a rank look younger, which is none."""
+    watch, baseline = Watch(), after_steps(2.0)
+    assert watch.judge(two(10.9), baseline, HANG_AFTER, now=50.0) is None
+    stall = watch.judge(two(11.0), baseline, HANG_AFTER, now=50.1)
+    assert stall
+    assert watch.judge(two(10.8), baseline, HANG_AFTER, now=50.2) == watch.stall == stall
+    assert watch.judge(two(2.0), baseline, HANG_AFTER, now=52.0) == stall
+    assert watch.judge(two(1.8), baseline, HANG_AFTER, now=52.0) is None
+    assert watch.stall is None
+    assert watch.judge(two(10.9), baseline, HANG_AFTER, now=61.1) is None
+    assert watch.judge([], baseline, HANG_AFTER, now=70.0) is None
 
 
 def test_progress_of_one_is_enough() -> None:

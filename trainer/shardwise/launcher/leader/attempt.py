@@ -16,7 +16,7 @@ from shardwise.launcher.leader.program_exits import understood
 from shardwise.launcher.leader.stacks import write_stacks
 from shardwise.launcher.leader.state import LeaderState
 from shardwise.launcher.leader.stop import Stop
-from shardwise.launcher.leader.watchdog import RankState, Stall, judge
+from shardwise.launcher.leader.watchdog import RankState, Watch
 from shardwise.launcher.ray.rpc import CallError
 from shardwise.protocol.contract import Progress
 from shardwise.protocol.report import Exit
@@ -42,7 +42,7 @@ class Attempt:
         self._agent_ids = state.channel.agent_ids
         self._stop = Stop(number, state.channel)
         self._looked_at = self._ordered_at = time.monotonic()
-        self._stall: Stall | None = None
+        self._watch = Watch()
         self._writing_stacks: asyncio.Task[None] | None = None
         self._exits: dict[int, Exit] = {}
         self._unheard: list[int] = []  # the hosts that had been silent for too long at the last look
@@ -52,7 +52,7 @@ class Attempt:
     @property
     def stalled(self) -> bool:
         """Whether no rank makes progress at the moment."""
-        return self._stall is not None
+        return self._watch.stall is not None
 
     @property
     def stepped(self) -> bool:
@@ -136,7 +136,8 @@ class Attempt:
         strangers = [rank for rank, answer in answers.items() if answer and answer.agent_id != self._agent_ids[rank]]
         missed = members.silent_since(since) if doubtful else []
         lost = {*self._lost(), *strangers, *missed}
-        hang = self._stall if self._stall and self._stall.hung else None
+        stall = self._watch.stall
+        hang = stall if stall and stall.hung else None
         return attribute(self._exits, lost, hang.message if hang else None, hang.rank if hang else None)
 
     async def _ask_again(self, answers: Mapping[int, Ended | None]) -> Mapping[int, Ended | None]:
@@ -185,7 +186,7 @@ class Attempt:
             num_hosts=len(self._hosts),
             exits=self._exits,
             lost=self._lost(),
-            hung=self._stall is not None and self._stall.hung,
+            hung=self._watch.stall is not None and self._watch.stall.hung,
             stop_asked=self._state.stop.is_set() or bool(self._state.leaving) or self._overdue,
             stopping_seconds=None if self._stop.sent_at is None else now - self._stop.sent_at,
             stepped=self.stepped,
@@ -239,10 +240,10 @@ class Attempt:
         for state in states:
             self._state.baseline.observe(state, now)
         self._state.stragglers.observe([each for rank in running if (each := reports[rank].report.progress)])
-        stall = judge(states, self._state.baseline, self._state.job.spec.recovery.hang_after.seconds)
-        if stall and self._stall is None:
+        before, limit = self._watch.stall, self._state.job.spec.recovery.hang_after.seconds
+        stall = self._watch.judge(states, self._state.baseline, limit, now)
+        if stall and before is None:
             self._state.events.write("stalled", attempt=self.number, rank=stall.rank, message=stall.message)
             self._writing_stacks = asyncio.create_task(write_stacks(self.number, self._state))
-        if self._stall and stall is None:
+        if before and stall is None:
             self._state.events.write("goesOn", attempt=self.number)
-        self._stall = stall

@@ -44,6 +44,8 @@ class RunMetrics(Collector):
         yield _gauge("checkpoint_age_seconds", "The time since the newest checkpoint was complete.", [(job, age)])
         failed = status.failed_saves.in_a_row if status.failed_saves else 0
         yield _gauge("failed_saves", "Saves that have failed since the newest checkpoint.", [(job, failed)])
+        local = [(job, status.local_step)]
+        yield _gauge("local_checkpoint_step", "The step of the local checkpoint that the hosts hold.", local)
         yield _counter("restarts", "Restarts by cause.", "cause", job, status.restarts)
         yield _counter("goodput_seconds", "The wall time by category.", "category", job, status.goodput)
         hosts = [({**job, "host": str(host.host)}, host) for host in status.hosts]

@@ -131,7 +131,7 @@ def judge(states: Sequence[RankState], baseline: Baseline, hang_after_seconds: f
     if not states:
         return None
     silent = min(state.idle_seconds for state in states)
-    still = min(state.still_seconds(knows_steps=baseline.knows_steps) for state in states)
+    still = _still_seconds(states, baseline)
     # A process that the kernel has stopped does not work on its phase, so a long phase is no excuse for it.
     halted = any(state.process_state in _HALTED_STATES for state in states)
     phases = {Phase.STEP if baseline.knows_steps else Phase.START} if halted else {state.phase for state in states}
@@ -144,6 +144,34 @@ def judge(states: Sequence[RankState], baseline: Baseline, hang_after_seconds: f
         return None
     rank = blocking_rank(states)
     return Stall(idle_seconds=silent, rank=rank, hung=hung, message=_describe(states, silent, rank))
+
+
+class Watch:
+    """Judges the ranks of one attempt, look after look; `stall` is what the last one found."""
+
+    def __init__(self) -> None:
+        """Find nothing before the first look."""
+        self.stall: Stall | None = None
+        self._stalled_at = 0.0
+
+    def judge(
+        self, states: Sequence[RankState], baseline: Baseline, hang_after_seconds: float, now: float
+    ) -> Stall | None:
+        """Return what `judge` finds at `now` (monotonic seconds), or a stall of before that no progress has ended.
+
+        A report that was longer on its way than the one before it makes its rank look younger, by that much.
+        """
+        stall = judge(states, baseline, hang_after_seconds)
+        if stall is None and self.stall and states and _still_seconds(states, baseline) >= now - self._stalled_at:
+            return self.stall
+        if self.stall is None:
+            self._stalled_at = now
+        self.stall = stall
+        return stall
+
+
+def _still_seconds(states: Sequence[RankState], baseline: Baseline) -> float:
+    return min(state.still_seconds(knows_steps=baseline.knows_steps) for state in states)
 
 
 def blocking_rank(states: Sequence[RankState]) -> int | None:
