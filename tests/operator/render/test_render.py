@@ -77,6 +77,21 @@ def test_pods_of_every_class(accelerator: str, golden: Golden) -> None:
     golden(f"{accelerator}.yaml", yaml.safe_dump_all(pods, sort_keys=False))
 
 
+def test_local_checkpoints_have_a_volume_in_memory() -> None:
+    """It is below the scratch folder, and there in jobs that make such checkpoints alone."""
+
+    def volumes(**checkpoint: Any) -> dict[str, Any]:
+        job = manifest()
+        job["spec"]["training"]["checkpoint"] = checkpoint
+        spec = pod_manifest(seen(begun(), made_of=snapshot(job)), "0-0", Place())["spec"]
+        sources = {volume["name"]: volume for volume in spec["volumes"]}
+        return {mount["mountPath"]: sources[mount["name"]] for mount in spec["containers"][0]["volumeMounts"]}
+
+    without, with_it = volumes(everySteps=10), volumes(everySteps=10, local={"everySteps": 2})
+    local = {"/sw/local": {"name": "shardwise-local", "emptyDir": {"medium": "Memory"}}}
+    assert with_it == {**without, **local}
+
+
 def test_pods_of_a_template(golden: Golden) -> None:
     """Host 0 of a slice with a place to keep, whose template has much that Shardwise knows nothing of; both hold."""
     job = manifest(hardware={"accelerator": "tpu-v5p", "topology": "2x2x4"})

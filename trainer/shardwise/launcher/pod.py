@@ -117,7 +117,7 @@ def _config(variables: Mapping[str, str]) -> AgentConfig:
         directory=directory,
         url=url,
         scratch=Path(pods.SCRATCH_MOUNT),
-        local=Path(pods.MEMORY_MOUNT) / "shardwise",
+        local=Path(pods.SCRATCH_MOUNT) / pods.LOCAL_FOLDER,
         listen=f"{address}:{pods.AGENT_PORT}",
         address=address,
         gang_token_file=tokens / pods.GANG_TOKEN_KEY,

@@ -21,7 +21,7 @@ from shardwise.train.checkpoint.layout import Layout
 from shardwise.train.checkpoint.manifest import MANIFEST, Manifest, array_directory, decode
 from shardwise.train.checkpoint.store import Store
 
-PARTS = "parts.json"
+_PARTS = "parts.json"
 _SMALL_BYTES = 1 << 20
 
 
@@ -69,7 +69,7 @@ class LocalCheckpoints:
             manifest = decode(content, self.store.read(step, COMMITTED), step)
         except CheckpointError:
             return None
-        parts = Parts.loads(self.store.read(step, PARTS) or b"")
+        parts = Parts.loads(self.store.read(step, _PARTS) or b"")
         return Held(manifest, hashlib.sha256(content or b"").hexdigest(), parts)
 
     def has(self, step: int, name: str) -> bool:
@@ -84,7 +84,7 @@ class LocalCheckpoints:
 
     def note(self, step: int, parts: Parts) -> None:
         """Write down, last of all, whose files are there."""
-        self.store.write(step, PARTS, parts.model_dump_json().encode())
+        self.store.write(step, _PARTS, parts.model_dump_json().encode())
 
     def make_room(self, step: int) -> None:
         """Make the folder, for this user alone, and remove what a save of this step that was cut short has left."""
@@ -108,7 +108,7 @@ class LocalCheckpoints:
 
 
 def _remove(folder: Path) -> None:
-    (folder / PARTS).unlink(missing_ok=True)  # first: what is removed in part is no checkpoint
+    (folder / _PARTS).unlink(missing_ok=True)  # first: what is removed in part is no checkpoint
     shutil.rmtree(folder, ignore_errors=True)
 
 

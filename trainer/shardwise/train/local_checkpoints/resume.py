@@ -18,7 +18,7 @@ from shardwise.protocol.errors import CheckpointError
 from shardwise.protocol.storage import first_line
 from shardwise.train.checkpoint import Manifest, layout
 from shardwise.train.checkpoint.manifest import MANIFEST, array_directory
-from shardwise.train.local_checkpoints.folder import PARTS, Held, Parts, file_name
+from shardwise.train.local_checkpoints.folder import Held, Parts, file_name
 from shardwise.train.local_checkpoints.neighbours import Neighbours
 
 
@@ -99,10 +99,11 @@ def _complete(
     """Fetch what this host lacks of what its devices need, the marker last."""
     folder, rank = neighbours.folder, neighbours.peers.rank
     fetch = partial(neighbours.fetch, choice.step, moved=beat)
-    if not folder.has(choice.step, PARTS):
+    held = folder.read(choice.step)
+    if held is None or held.id != choice.id or held.parts is None:
         folder.make_room(choice.step)
         fetch({choice.hosts[rank]: [MANIFEST, COMMITTED]})
-    held = folder.read(choice.step)
+        held = folder.read(choice.step)
     if held is None or held.id != choice.id:
         raise CheckpointError("its manifest is not the one that the others have")
     missing: dict[int, list[str]] = {}
