@@ -11,7 +11,7 @@ from shardwise.plan.arithmetic import least_wire
 from shardwise.plan.collectives import Collective, collectives
 from shardwise.plan.compiled import Step, lowered_step, needed_bytes
 from shardwise.plan.flops import eight_bit_flops, kernel_flops, traced_flops
-from shardwise.plan.memory import memory, usable_bytes, weights
+from shardwise.plan.memory import local_checkpoint_bytes, memory, usable_bytes, weights
 from shardwise.plan.result import Bubble, Flops, MemoryUse, Moved, Plan, Wire
 from shardwise.plan.roofline import link_of, roofline
 from shardwise.plan.targets import what_brings
@@ -63,6 +63,7 @@ def plan(job: TrainingJob) -> Plan:
         synchronous_gathers=sum(row.count - row.asynchronous for row in rows if _is_gather_of_weights(row)),
         rematerialised=sum(".remat" in one.name for line in step.module.computations.values() for one in line),
         resident_bytes=_resident(step, held),
+        local_checkpoint_bytes=local_checkpoint_bytes(step),
         flops=flops,
         bubble=bubble,
         bound=None if step.stand_in else roofline(step, rows, held, _in_compute_format(job, flops)),

@@ -9,12 +9,13 @@ import math
 
 from shardwise.job.accelerators import accelerator_of
 from shardwise.job.spec import TrainingJob
+from shardwise.job.topology import num_hosts
 from shardwise.plan.arithmetic import gradient_bytes
 from shardwise.plan.compiled import Step
 from shardwise.plan.result import MemoryUse, Weight, axis_words
 from shardwise.train.memory import local_bytes
 from shardwise.train.pipeline import Schedule
-from shardwise.train.state import Program, flat, parameters
+from shardwise.train.state import Program, flat, parameters, without_base
 from shardwise.train.step import abstract_batch
 
 _GPU_SHARE_VARIABLE, _GPU_SHARE = "XLA_PYTHON_CLIENT_MEM_FRACTION", 0.75
@@ -40,6 +41,19 @@ def memory(step: Step) -> MemoryUse:
         total=held + optimizer + batch + rest + step.code_bytes,
         limit=usable_bytes(step.job),
     )
+
+
+def local_checkpoint_bytes(step: Step) -> int | None:
+    """Return the most that local checkpoints need of a host's memory; None of a job that makes none.
+
+    A host has its own part and another's, of the checkpoint that is there and of the one that is being made, and the
+    copy of its part that is on its way to the second.
+    """
+    if step.job.spec.training.checkpoint.local is None:
+        return None
+    saved = sum(leaf.size * leaf.dtype.itemsize for leaf in flat(without_base(step.program.abstract())).values())
+    hosts = num_hosts(step.job.spec.hardware)
+    return math.ceil(saved / hosts) * (5 if hosts > 1 else 3)
 
 
 def weights(program: Program) -> list[Weight]:

@@ -167,6 +167,8 @@ class Plan(_Result):
     """Instructions that XLA computes again of its own accord, because memory is short."""
     resident_bytes: int | None = None
     """For simulated devices: what the process of one host holds while it trains, all devices and Python included."""
+    local_checkpoint_bytes: int | None = None
+    """Of each host's memory: what local checkpoints need at most; None of a job that makes none."""
     flops: Flops | None = None
     bubble: Bubble | None = None
     """None without a pipeline."""

@@ -220,6 +220,8 @@ def _lines(plan: Plan) -> Iterator[str]:
             f"[bold]{plan.bound.mfu:.1%}[/]; what binds is {plan.bound.binds}"
         )
         yield f"  {_terms(plan)}"
+    if plan.local_checkpoint_bytes:
+        yield f"local checkpoints: {size(plan.local_checkpoint_bytes, 2)} of each host's memory at most"
     if plan.compile_seconds:
         yield f"compiled in {plan.compile_seconds:.0f} s"
 
