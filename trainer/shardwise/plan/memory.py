@@ -51,7 +51,7 @@ def local_checkpoint_bytes(step: Step) -> int | None:
     """
     if step.job.spec.training.checkpoint.local is None:
         return None
-    saved = sum(leaf.size * leaf.dtype.itemsize for leaf in flat(without_base(step.program.abstract())).values())
+    saved: int = sum(leaf.size * leaf.dtype.itemsize for leaf in flat(without_base(step.program.abstract())).values())
     hosts = num_hosts(step.job.spec.hardware)
     return math.ceil(saved / hosts) * (5 if hosts > 1 else 3)
 
