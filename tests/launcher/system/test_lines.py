@@ -1,4 +1,4 @@
-"""shardwise.launcher.system.lines: what follows a file sees of a line that does not end."""
+"""shardwise.launcher.system.lines: what follows a file sees of a line that does not end, and of a file that shrinks."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,7 @@ from unittest.mock import Mock
 import pytest
 
 from shardwise.launcher.system import lines
-from shardwise.launcher.system.lines import GrowingLog
+from shardwise.launcher.system.lines import GrowingFile, GrowingLog
 from shardwise.protocol.bounded_log import content_of
 
 BAR = " 12%|####      | 120/1000 [00:12<01:28, 9.9it/s]\r"
@@ -60,3 +60,20 @@ def test_a_short_rest_is_kept_for_its_line(tmp_path: Path) -> None:
     assert (log.lines(), log.rest()) == (["one"], "tw")
     path.write_text("one\ntwo\n")
     assert (log.lines(), log.rest()) == (["two"], "")
+
+
+def test_a_file_that_a_hand_makes_shorter(tmp_path: Path) -> None:
+    """What is appended from then on is read, not only what comes after as many bytes as there were."""
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("first\nsecond\nthird\n")
+    file = GrowingFile(path)
+    assert file.lines() == ["first", "second", "third"]
+    path.write_text("first\n")
+    assert file.lines() == []
+    with path.open("a") as more:
+        more.write("fourth\nfif")
+    assert (file.lines(), file.rest()) == (["fourth"], "fif")
+    path.unlink()
+    assert file.lines() == []
+    path.write_text("anew\n")
+    assert file.lines() == ["anew"]

@@ -14,7 +14,8 @@ class GrowingFile:
     """What is appended to a file after its first `offset` bytes. The file need not exist yet.
 
     One call reads at most `most_bytes`, if that is not negative, but always a whole line if there is one. `offset` is
-    the byte after the last line that was returned, and `behind` whether the last call has left something unread.
+    the byte after the last line that was returned, and `behind` whether the last call has left something unread. Of a
+    file that a person has made shorter, what is appended from then on is read.
     """
 
     def __init__(self, path: Path, offset: int = 0, *, most_bytes: int = -1) -> None:
@@ -37,6 +38,8 @@ class GrowingFile:
 
     def _read(self) -> tuple[bytes, int]:
         """Return what follows, and the byte of the file at which it ends."""
+        if size_of(self._path) < self.offset:
+            self.offset = end_of_lines(self._path)
         most, content = self._most_bytes, b""
         with suppress(FileNotFoundError):
             content = content_of(self._path, self.offset, most)
