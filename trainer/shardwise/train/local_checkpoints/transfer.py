@@ -9,7 +9,6 @@ more than what is read from a disk: the reader holds each chunk against its chec
 import hmac
 import http.client
 import re
-import shutil
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +20,7 @@ from typing import Any, Self
 _NUM_FILES_AT_ONCE = 8
 _MOST_CONNECTIONS = 256
 """At once; anyone may connect, and each takes a handle of the trainer."""
+_PIECE_BYTES = 1 << 20
 _SILENT_SECONDS = 30.0
 """A host that sends nothing for so long is given up; what lasts longer has a reason that another try does not mend."""
 _NAME = re.compile(
@@ -142,9 +142,10 @@ def _shares(names: list[str]) -> list[list[str]]:
 def _fetch_share(folder: Path, token: str, address: str, names: list[str], moved: Callable[[], None]) -> None:
     host, _, port = address.rpartition(":")
     connection = http.client.HTTPConnection(host, int(port), timeout=_SILENT_SECONDS)
+    piece = memoryview(bytearray(_PIECE_BYTES))
     try:
         for name in names:
-            _fetch(connection, folder / name, token, f"/{name}")
+            _fetch(connection, folder / name, token, f"/{name}", piece)
             moved()
     except (OSError, http.client.HTTPException) as error:
         raise OSError(f"{address}: {str(error) or type(error).__name__}") from error
@@ -152,7 +153,8 @@ def _fetch_share(folder: Path, token: str, address: str, names: list[str], moved
         connection.close()
 
 
-def _fetch(connection: http.client.HTTPConnection, into: Path, token: str, path: str) -> None:
+def _fetch(connection: http.client.HTTPConnection, into: Path, token: str, path: str, piece: memoryview) -> None:
+    """Fetch one file by way of `piece`, so many bytes at a time."""
     connection.request("GET", path, headers={"Authorization": f"Bearer {token}"})
     with connection.getresponse() as answer:
         if answer.status != HTTPStatus.OK:
@@ -160,8 +162,9 @@ def _fetch(connection: http.client.HTTPConnection, into: Path, token: str, path:
             raise OSError(f"{path[1:]}: {answer.status} {answer.reason}")
         into.parent.mkdir(parents=True, exist_ok=True)
         part = into.with_name(f".{into.name}.part")
-        with part.open("wb") as file:
-            shutil.copyfileobj(answer, file, 1 << 20)
+        with part.open("wb", buffering=0) as file:
+            while num_bytes := answer.readinto(piece):
+                file.write(piece[:num_bytes])
         if part.stat().st_size != int(answer.headers["Content-Length"]):
             raise OSError(f"{path[1:]} was cut short")
     part.rename(into)  # a file that was cut short would look like one that is there
