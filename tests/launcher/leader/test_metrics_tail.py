@@ -122,6 +122,10 @@ def test_a_local_checkpoint_loses_fewer_steps_and_is_no_save(tmp_path: Path) -> 
     assert tail.lost_seconds == 1.5
     assert tail.take_way_back() is None
 
+    anew = MetricsTail(tmp_path, path.read_text().index('{"event": "restored"'))
+    anew.read()
+    assert (anew.first_step, anew.committed, anew.checkpoint) == (8, -1, None)
+
 
 def test_a_run_that_starts_anew_has_no_checkpoint(tmp_path: Path) -> None:
     """Before its first save nothing could be restored."""
