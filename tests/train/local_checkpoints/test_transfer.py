@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from shardwise.train.local_checkpoints import transfer
 from shardwise.train.local_checkpoints.transfer import FileServer, fetch_files, token_of
 
 NAME = "step-00000008/arrays/params.blocks.norm/c.0.1"
@@ -66,6 +67,21 @@ def test_no_name_leads_out_of_a_checkpoint(server: FileServer, path: str) -> Non
     answer = connection.getresponse()
     assert (answer.status, answer.read()) == (404, b"")
     connection.close()
+
+
+def test_who_holds_all_connections_keeps_nothing_from_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others are turned away, and the server ends while they are still held."""
+    monkeypatch.setattr(transfer, "_MOST_CONNECTIONS", 2)
+    monkeypatch.setattr(transfer, "_ROOM_SECONDS", 0.01)
+    with FileServer("127.0.0.1", tmp_path, TOKEN) as serving:
+        host, _, port = serving.address.partition(":")
+        held = [socket.create_connection((host, int(port))) for _ in range(2)]
+        for each in held:
+            each.sendall(b"GET /")
+        with pytest.raises(OSError, match=serving.address):
+            fetch_files(tmp_path / "own", TOKEN, {serving.address: [NAME]})
+    for each in held:
+        each.close()
 
 
 def test_a_file_that_is_cut_short_is_none(tmp_path: Path) -> None:

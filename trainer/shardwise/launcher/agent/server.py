@@ -19,9 +19,9 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from socket import SHUT_RDWR, socket
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 from pydantic import ValidationError
 
@@ -32,6 +32,7 @@ from shardwise.protocol.poll import POLL_PATH, SIGNATURE, Poll, PollAnswer, answ
 from shardwise.protocol.run_status import RunStatus
 from shardwise.protocol.storage import first_line
 from shardwise.protocol.text import writable
+from shardwise.protocol.threaded_server import ThreadedServer
 
 _MAX_BODY_BYTES = 1 << 16
 _MAX_DIGITS = 9  # of a length; Python reads no number of thousands
@@ -62,30 +63,18 @@ class StatusSource(Protocol):
         """Answer a follower's poll; None if it looks for another leader."""
 
 
-class Server(ThreadingHTTPServer):
+class Server(ThreadedServer):
     """The listening server, in threads."""
 
     request_queue_size = 4096  # the followers of a large run come all at once; one that finds no place waits a second
-    daemon_threads = True
-    block_on_close = False
 
     def __init__(self, listen: str, tokens: Tokens, ready: Callable[[], bool], publisher: StatusSource | None) -> None:
         """Listen at "ip:port"; OSError if it is taken. Only host 0 has a publisher."""
         address, port = listen.rsplit(":", 1)
-        super().__init__((address, int(port)), _Handler)
+        super().__init__((address, int(port)), _Handler, name="http")
         self.tokens, self.ready, self.publisher = tokens, ready, publisher
         self._began: dict[socket, float] = {}
         self._room = threading.Semaphore(_MOST_CONNECTIONS)
-        self._thread = threading.Thread(target=self.serve_forever, args=(0.1,), name="http", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.shutdown()
-        self._thread.join()
-        self.server_close()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serve a connection, in a thread, once there is room: those that last make it."""

@@ -13,13 +13,16 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
+
+from shardwise.protocol.threaded_server import ThreadedServer
 
 _NUM_FILES_AT_ONCE = 8
 _MOST_CONNECTIONS = 256
 """At once; anyone may connect, and each takes a handle of the trainer."""
+_ROOM_SECONDS = 1.0
 _PIECE_BYTES = 1 << 20
 _SILENT_SECONDS = 30.0
 """A host that sends nothing for so long is given up; what lasts longer has a reason that another try does not mend."""
@@ -34,28 +37,16 @@ def token_of(gang_token: str, attempt: int) -> str:
     return hmac.digest(gang_token.encode(), f"local/{attempt}".encode(), "sha256").hex()
 
 
-class FileServer(ThreadingHTTPServer):
-    """Serves the files below a folder, in threads of its own, while the block runs."""
+class FileServer(ThreadedServer):
+    """Serves the files below a folder."""
 
     request_queue_size = 1024  # several hosts may come at once; one that finds no place waits a second
-    daemon_threads = True
-    block_on_close = False
 
     def __init__(self, address: str, folder: Path, token: str) -> None:
         """Listen at a free port of this ip; OSError if there is none."""
-        super().__init__((address, 0), _Handler)
+        super().__init__((address, 0), _Handler, name="local-files")
         self.folder, self.token = folder, token
         self._room = threading.Semaphore(_MOST_CONNECTIONS)
-        self._thread = threading.Thread(target=self.serve_forever, args=(0.1,), name="local-files", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.shutdown()
-        self._thread.join()
-        self.server_close()
 
     @property
     def address(self) -> str:
@@ -64,9 +55,11 @@ class FileServer(ThreadingHTTPServer):
         return f"{host!s}:{port}"
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a connection in a thread, once there is room: those before it end, or are silent for too long."""
-        self._room.acquire()
-        super().process_request(request, client_address)
+        """Serve a connection in a thread, or close it if there is no room: no end of a run waits for that."""
+        if self._room.acquire(timeout=_ROOM_SECONDS):
+            super().process_request(request, client_address)
+        else:
+            super().shutdown_request(request)
 
     def shutdown_request(self, request: Any) -> None:
         """Close a connection."""

@@ -1,0 +1,26 @@
+"""An HTTP server in threads of its own, for processes that have other things to do."""
+
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Self
+
+
+class ThreadedServer(ThreadingHTTPServer):
+    """Listens from the start on, and answers while the block runs; a reader that is slow delays nothing."""
+
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler], name: str) -> None:
+        """Listen at an ip and a port, 0 for any free one; OSError if it is taken. `name` is the thread's."""
+        super().__init__(address, handler)
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.1,), name=name, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self._thread.join()
+        self.server_close()
