@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tests.cli.running import Run
 from tests.cli.shell import Shell
 from tests.hosts.disturbing import end_host
 
+from shardwise.launcher.system import processes
 from shardwise.protocol.contract import LOGS, METRICS
 
 SLICES = ("hardware.topology=1x2", "hardware.slices=2")
@@ -77,15 +79,16 @@ def test_a_slice_is_kept_by_another_one(shell: Shell) -> None:
 
 
 def _lose(run: Run, *hosts: int) -> None:
-    """Kill all that runs on these hosts, and take their folders away before anything can run there again."""
+    """Kill all that runs on these hosts, and take their folders away: nothing there may write or start meanwhile."""
     for host in hosts:
-        agent = psutil.Process(_trainer(run, host)).parent()
+        trainer = psutil.Process(_trainer(run, host))
+        agent = trainer.parent()
         assert agent is not None
         agent.suspend()
+        trainer.suspend()
+        run.until(partial(processes.is_stopped, trainer.pid))
     for host in hosts:
-        folder = _folder(run, host)
-        folder.rename(folder.with_name(f"lost-{host}"))
-        shutil.rmtree(folder.with_name(f"lost-{host}"))
+        shutil.rmtree(_folder(run, host))
     for host in hosts:
         end_host(run, host)
 
