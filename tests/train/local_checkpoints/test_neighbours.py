@@ -8,7 +8,7 @@ import pytest
 
 from shardwise.job.spec import Hardware
 from shardwise.train.local_checkpoints import Neighbours, hosts_apart
-from shardwise.train.local_checkpoints.folder import LocalCheckpoints
+from shardwise.train.local_checkpoints.folder import LocalFolder
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,6 @@ from shardwise.train.local_checkpoints.folder import LocalCheckpoints
 def test_each_host_keeps_one_other_of_another_slice(topology: str, slices: int, before: list[int]) -> None:
     """Each is kept once, and no slice keeps its own where there is another; a single host keeps nobody's."""
     hardware = Hardware(accelerator="cpu-sim", topology=topology, slices=slices)
-    apart, folder = hosts_apart(hardware), LocalCheckpoints(Path("unused"))
+    apart, folder = hosts_apart(hardware), LocalFolder(Path("unused"))
     peers = [SimpleNamespace(rank=rank, count=len(before)) for rank in range(len(before))]
     assert [Neighbours(folder, cast("Any", each), apart).before for each in peers] == before

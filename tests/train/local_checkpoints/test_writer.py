@@ -12,7 +12,7 @@ from tests.train.checkpoint.conftest import Toy, digester
 
 from shardwise.train.checkpoint import NO_HISTORY
 from shardwise.train.local_checkpoints import LocalWriter, Neighbours, writer
-from shardwise.train.local_checkpoints.folder import LocalCheckpoints
+from shardwise.train.local_checkpoints.folder import LocalFolder
 from shardwise.train.peers import ALONE, Peers
 
 
@@ -25,7 +25,7 @@ class Host:
     heard: list[Mapping[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        near = Neighbours(LocalCheckpoints(self.toy.root), self.peers, apart=0)
+        near = Neighbours(LocalFolder(self.toy.root), self.peers, apart=0)
         listener = SimpleNamespace(event=self.heard.append)
         self._writer = LocalWriter(near, run="toy", attempt=0, listener=cast("Any", listener))
 
@@ -104,10 +104,10 @@ def test_files_without_their_list_are_no_checkpoint(toy: Toy) -> None:
     host = Host(toy)
     host.save(2)
     host.close()
-    (held,) = LocalCheckpoints(toy.root).held()
+    (held,) = LocalFolder(toy.root).held()
     assert (held.step, held.parts and held.parts.ranks) == (2, (0,))
     (toy.folder(2) / "parts.json").unlink()
-    (held,) = LocalCheckpoints(toy.root).held()
+    (held,) = LocalFolder(toy.root).held()
     assert held.parts is None
     (toy.folder(2) / "COMMITTED").unlink()
-    assert not list(LocalCheckpoints(toy.root).held())
+    assert not list(LocalFolder(toy.root).held())

@@ -49,7 +49,7 @@ class Held:
         return self.manifest.step
 
 
-class LocalCheckpoints:
+class LocalFolder:
     """The folder of one host, which may not exist yet."""
 
     def __init__(self, path: Path) -> None:

@@ -9,7 +9,7 @@ from shardwise.job.spec import Hardware
 from shardwise.job.topology import num_hosts
 from shardwise.protocol.contract import checkpoint_name
 from shardwise.protocol.orders import LocalPlace
-from shardwise.train.local_checkpoints.folder import LocalCheckpoints
+from shardwise.train.local_checkpoints.folder import LocalFolder
 from shardwise.train.local_checkpoints.transfer import FileServer, fetch_files, token_of
 from shardwise.train.peers import Peers
 
@@ -26,7 +26,7 @@ class Neighbours:
     A host keeps copies of the one `apart` ranks before it.
     """
 
-    folder: LocalCheckpoints
+    folder: LocalFolder
     peers: Peers
     apart: int
     addresses: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ class Neighbours:
 @contextmanager
 def neighbours(place: LocalPlace, attempt: int, peers: Peers, *, apart: int) -> Iterator[Neighbours]:
     """Serve this host's files while the block runs, and yield where those of all are. Every process calls it."""
-    folder = LocalCheckpoints(Path(place.folder))
+    folder = LocalFolder(Path(place.folder))
     if peers.count == 1:
         yield Neighbours(folder, peers, apart)
         return
