@@ -128,8 +128,9 @@ class Hurt:
 
     def kill_container(self, host: int) -> None:
         """Kill the first process of a host's container, and so all of it."""
+        first = self.job.first_process(self.pod(host))
         self.now()
-        self.job.kill_container(self.pod(host))
+        os.kill(first, signal.SIGKILL)
 
     def fill_volume(self) -> None:
         """Take all that is left of the room of its directory."""

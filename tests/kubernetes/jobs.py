@@ -1,8 +1,6 @@
 """A job in a cluster as a test handles it: applied, watched, hurt, and compared with the same job on one machine."""
 
 import json
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -248,10 +246,10 @@ class Job:
             if f"pod{uid}" in read_proc(folder / "cgroup") and word in read_proc(folder / "cmdline")
         ]
 
-    def kill_container(self, pod: str) -> None:
-        """Kill the first process of a pod's container, and so all of it: nobody in it hears of that before."""
+    def first_process(self, pod: str) -> int:
+        """The first process of a pod's container, all of which ends with it."""
         (first,) = (pid for pid in self.processes(pod, "shardwise") if own_number(pid) == 1)
-        os.kill(first, signal.SIGKILL)
+        return first
 
     def until(self, what: str, ready: Callable[[], object], seconds: float = 300) -> None:
         """Wait; else fail with all that the cluster knows of the job."""

@@ -6,6 +6,8 @@ Only here the operator and the launcher recover together: pods, images, volumes 
 """
 
 import json
+import os
+import signal
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -86,7 +88,7 @@ def test_whatever_is_killed(apply: Apply, operator: Operator, here: Here) -> Non
 
     job.until("its copy of the other one's part", lambda: job.saved_locally)
     held = job.saved_locally[-1]
-    job.kill_container("cpu-two-hosts-0-1-1")
+    os.kill(job.first_process("cpu-two-hosts-0-1-1"), signal.SIGKILL)
     job.until("a third pod of host 1 to train", lambda: len(job.began) == 4)
     assert (job.starts[3].get("local"), job.began[3] >= held) == (True, True)
     left = job.pods

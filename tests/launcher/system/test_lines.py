@@ -73,7 +73,18 @@ def test_a_file_that_a_hand_makes_shorter(tmp_path: Path) -> None:
     with path.open("a") as more:
         more.write("fourth\nfif")
     assert (file.lines(), file.rest()) == (["fourth"], "fif")
-    path.unlink()
+
+
+def test_a_file_that_is_gone_for_a_while(tmp_path: Path) -> None:
+    """As on a volume that is not mounted: nothing of it is read twice."""
+    path, away = tmp_path / "metrics.jsonl", tmp_path / "away"
+    path.write_text("first\nsecond\n")
+    file = GrowingFile(path)
+    assert file.lines() == ["first", "second"]
+    path.rename(away)
     assert file.lines() == []
-    path.write_text("anew\n")
-    assert file.lines() == ["anew"]
+    away.rename(path)
+    assert file.lines() == []
+    with path.open("a") as more:
+        more.write("third\n")
+    assert file.lines() == ["third"]

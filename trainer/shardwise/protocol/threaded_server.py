@@ -1,8 +1,9 @@
 """An HTTP server in threads of its own, for processes that have other things to do."""
 
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Self
+from typing import Any, Self
 
 
 class ThreadedServer(ThreadingHTTPServer):
@@ -24,3 +25,8 @@ class ThreadedServer(ThreadingHTTPServer):
         self.shutdown()
         self._thread.join()
         self.server_close()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Ignore a peer that has gone; log an error of our own with its traceback."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)

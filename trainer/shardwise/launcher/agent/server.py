@@ -13,7 +13,6 @@ reader delays nothing; it holds no state, and answers from the last status that 
 
 import hmac
 import json
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -92,11 +91,6 @@ class Server(ThreadedServer):
     def service_actions(self) -> None:
         """End the connections that have lasted too long; called several times a second."""
         self._end_after(_CONNECTION_SECONDS)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore a peer that has gone; log an error of our own with its traceback."""
-        if not isinstance(sys.exception(), ConnectionError):
-            super().handle_error(request, client_address)
 
     def _end_after(self, seconds: float) -> None:
         """End the connections that have lasted for longer."""

@@ -1,6 +1,7 @@
 """Follow a file of lines while another process appends to it. A line is returned once it is complete."""
 
 import codecs
+import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -38,14 +39,14 @@ class GrowingFile:
 
     def _read(self) -> tuple[bytes, int]:
         """Return what follows, and the byte of the file at which it ends."""
-        if size_of(self._path) < self.offset:
-            self.offset = end_of_lines(self._path)
         most, content = self._most_bytes, b""
         with suppress(FileNotFoundError):
             content = content_of(self._path, self.offset, most)
             while 0 <= most <= len(content) and b"\n" not in content:
                 most *= 2
                 content = content_of(self._path, self.offset, most)
+            if not content and _opened_size(self._path) < self.offset:
+                self.offset = end_of_lines(self._path)
         self.behind = 0 <= most <= len(content)
         return content, self.offset + len(content)
 
@@ -82,6 +83,12 @@ class GrowingLog(GrowingFile):
             before = older.read(self.offset - older.kept if older.number == self._cuts + 1 else 0)
         self._cuts = older.number
         return before + newest, older.kept + len(newest)
+
+
+def _opened_size(path: Path) -> int:
+    """Return the size of a file as of now: what is known of one that is not open may be old on a network volume."""
+    with path.open("rb") as file:
+        return os.fstat(file.fileno()).st_size
 
 
 def size_of(path: Path) -> int:

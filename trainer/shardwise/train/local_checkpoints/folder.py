@@ -1,9 +1,11 @@
-"""What one host has of local checkpoints: complete folders in the usual format, each with the files of a few ranks.
+"""What one host has of local checkpoints: folders in the usual format, each with the files of a few ranks.
 
-step-00000120/
-arrays/<path>/c.0.1 ...   the files of this host's rank, and copies of another's
-manifest.json, COMMITTED  as in any checkpoint, the same bytes on every host
-parts.json                written last: whose files these are
+    step-00000120/
+        arrays/<path>/c.0.1 ...   the files of this host's rank, and copies of another's
+        manifest.json, COMMITTED  as in any checkpoint, the same bytes on every host
+        parts.json                written last: whose files these are
+
+A folder without the last is no checkpoint.
 """
 
 import hashlib

@@ -66,9 +66,6 @@ class FileServer(ThreadedServer):
         super().shutdown_request(request)
         self._room.release()
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore a peer that has gone: it ends with the whole attempt, or says itself what it misses."""
-
 
 class _Handler(BaseHTTPRequestHandler):
     server: FileServer
