@@ -20,9 +20,10 @@ from typing import Any
 from tests.launcher.stand_in_agent import StandInNode
 
 from shardwise.launcher import agent_main
-from shardwise.launcher.leader import attempt, channel, watchdog
+from shardwise.launcher.leader import channel
 from shardwise.launcher.leader.attempt import Attempt
 from shardwise.launcher.leader.publisher import StatusPublisher
+from shardwise.launcher.leader.watchdog import Watch
 from shardwise.launcher.ray.session import RaySession
 
 CROWD_SOCKET, FIGURES = "crowd.sock", "figures.json"
@@ -73,10 +74,11 @@ def main() -> None:
     for module, name, other in (
         (channel, "RaySession", WireSession),
         (channel, "RayNode", StandInNode),
-        (attempt, "judge", timed.timed(JUDGE, watchdog.judge)),
+        (Watch, "judge", timed.timed(JUDGE, Watch.judge)),
         (Attempt, "_observe", timed.timed(LOOK, Attempt._observe)),  # noqa: SLF001  what is timed
         (StatusPublisher, "look", timed.timed(BOARD, StatusPublisher.look)),
     ):
+        getattr(module, name)  # what is no longer there is not replaced in silence
         setattr(module, name, other)
 
     def asked(_number: int, _frame: FrameType | None) -> None:

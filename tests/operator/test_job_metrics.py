@@ -241,7 +241,8 @@ def _run() -> CollectorRegistry:
     summary = told(restarts={"hang": 1}, checkpoint={"step": 4, "age_seconds": 3.0}).model_dump()
     summary["progress"]["gradNorm"] = 1.0
     made = CollectorRegistry()
-    made.register(prometheus.RunMetrics(RunStatus(**summary, name="job", ray_session=1, hosts=(host,))))
+    status = RunStatus(**summary, name="job", ray_session=1, local_step=6, hosts=(host,))
+    made.register(prometheus.RunMetrics(status))
     return made
 
 
