@@ -141,6 +141,29 @@ def test_other_text_is_named_on_the_command_line(run: Path, process: Command, tm
     assert "books" not in ended.out
 
 
+def test_questions_have_a_table_of_their_own(run: Path, process: Command, tmp_path: Path) -> None:
+    """Beside that of text, or alone; a job without a single text needs none."""
+    asked = [{"prompt": "2 green", "choices": [" bottles", f" b{n}"], "answer": 0} for n in range(6)]
+    (tmp_path / "asked.jsonl").write_text("".join(json.dumps(each) + "\n" for each in asked))
+    word = "--set=training.evaluation.sets=[{name: asked, paths: [asked.jsonl], questions: true}]"
+    both = process("evaluate", str(run), word, folder=tmp_path)
+    assert both.code == 0, both.error
+    assert "evaluation set asked: 6 questions" in both.error
+    titles = [line.strip() for line in both.out.splitlines() if "means over" in line]
+    assert titles == ["step 2, means over tokens", "step 2, means over questions"]
+    alone = process("evaluate", str(run), word, "--set=training.data.heldOut=0", "--json", folder=tmp_path)
+    assert alone.code == 0, alone.error
+    (found,) = json.loads(alone.out)["sets"].values()
+    (row,) = [line.replace("│", " ").split() for line in both.out.splitlines() if "asked" in line]
+    assert row == [
+        "asked",
+        f"{found['loss']:.4f}",
+        *(f"{found[k]:.2%}" for k in ("accuracy", "accuracyNorm")),
+        "48",
+        "6",
+    ]
+
+
 def test_there_must_be_text(run: Path, command: Command) -> None:
     """Without sets, and where their files are not there, it is said what to give."""
     ended = command("evaluate", str(run), "--set=training.data.heldOut=0", "--set=training.evaluation={}")

@@ -94,6 +94,17 @@ def test_live_run(tmp_path: Path, command: Command) -> None:
     }
 
 
+def test_answers_to_questions_are_shares(tmp_path: Path, command: Command) -> None:
+    """Of the last evaluation, beside the losses of all sets."""
+    directory = make_run(tmp_path / "run")
+    sets = {"books": {"loss": 3.0, "accuracy": 0.5}, "asked": {"loss": 2.0, "accuracy": 0.25, "questions": 1200.0}}
+    with (directory / "metrics.jsonl").open("a", encoding="utf-8") as metrics:
+        metrics.write(json.dumps({"event": "evaluated", "step": 10, "sets": sets}) + "\n")
+    shown = [" ".join(line.split()) for line in command("status", str(directory)).out.splitlines()]
+    assert "evaluated at step 10: loss books 3.0000, asked 2.0000" in shown
+    assert "answered right 25.0% of 1,200 of asked" in shown
+
+
 def _host(host: int, pid: int | None, step: int, seconds: float, doing: str = "") -> dict[str, Any]:
     phase = ("data" if doing else "step") if pid else None
     measured = {"ownSeconds": None, "ageSeconds": 0.5, "state": "R", "standby": True, "phases": {"step": 2.5}}

@@ -245,6 +245,7 @@ def test_a_quoted_part_of_an_override_is_one_key() -> None:
         ["training.optimizer.schedule={kind: warmup-stable-decay, warmupSteps: 20, decaySteps: 80}"],
         ["training.optimizer.schedule={kind: cosine, warmupSteps: 99, decaySteps: 1000}"],
         ["training.data.heldOut=0.5", "training.evaluation.everySteps=1"],
+        ["training.evaluation={everySteps: 1, sets: [{name: a, paths: [b], questions: true, chatTemplate: chatml}]}"],
         ["training.checkpoint.keep.everySteps=40"],
         ["training.model={layers: 1, heads: 2, embed: 30, seqLen: 8}", "training.mesh.fsdp=false"],
         ["training.model.preset=gpt2-xl", "training.mesh.tensor=1"],

@@ -451,6 +451,16 @@ RULES = [
         ['given "llama3"', "set data.attendAcross: document"],
     ),
     (
+        "training.evaluation={everySteps: 1, sets: [{name: a, paths: [b], questions: true, preferences: true}]}",
+        "spec.training.evaluation.sets.0.preferences",
+        ["given true", "no preferences with questions", "take one of the two out"],
+    ),
+    (
+        "training.evaluation={everySteps: 1, sets: [{name: a, paths: [b], questions: true, textField: query}]}",
+        "spec.training.evaluation.sets.0.textField",
+        ['given "query"', "no textField with questions, which reads prompt, choices and answer"],
+    ),
+    (
         "training.data={attendAcross: document, train: [{name: a, paths: [b], chatTemplate: chatml, textField: t}]}",
         "spec.training.data.train.0.textField",
         ['given "t"', "no textField with chatTemplate"],

@@ -116,6 +116,17 @@ def test_each_set_has_a_curve(tmp_path: Path) -> None:
     assert metrics.set_losses() == {}
 
 
+def test_each_set_of_questions_has_a_curve_of_right_answers(tmp_path: Path) -> None:
+    """Text has none: how often its next token is the likeliest is not what it is evaluated for."""
+    of_text, of_questions = {"loss": 3.0, "accuracy": 0.5}, {"loss": 2.0, "accuracy": 0.25, "questions": 8}
+    evaluated = {"event": "evaluated", "step": 1, "sets": {"books": of_text, "asked": of_questions}}
+    metrics = read(tmp_path / "metrics.jsonl", lines([step(1), evaluated]))
+    assert (metrics.set_losses(), metrics.set_answered()) == ({"books": 3.0, "asked": 2.0}, {"asked": 0.25})
+    names = {series.name for series in metrics.series()}
+    assert {"books/loss", "asked/loss", "asked/accuracy"} <= names
+    assert "books/accuracy" not in names
+
+
 def test_the_numbers_of_an_own_program(tmp_path: Path) -> None:
     """What it reports is a curve, as many as there is room for; a trainer's other numbers are none."""
     metrics = Metrics(make_program_run(tmp_path / "run", loss=1.0, heldOutLoss=2.0, **{"val/loss": 3.0}) / METRICS_FILE)

@@ -28,6 +28,7 @@ _SCHEDULE = "self.optimizer.?schedule"
 _WARMUP = f"{_SCHEDULE}.?warmupSteps.orValue(0)"
 _WSD = f"{_SCHEDULE}.?kind.orValue('constant') == 'warmup-stable-decay'"
 _DECAY = f"{_SCHEDULE}.?decaySteps"
+_NO_SETS = "!has(self.evaluation) || !has(self.evaluation.sets)"
 _PAIRS = "source.?preferences.orValue(false)"
 
 
@@ -54,20 +55,26 @@ _TRAINING_RULES = (
         )
         for sources, there, field in (
             ("self.data.train", "", ".data.train"),
-            ("self.evaluation.sets", "!has(self.evaluation) || !has(self.evaluation.sets) || ", ".evaluation.sets"),
+            ("self.evaluation.sets", f"{_NO_SETS} || ", ".evaluation.sets"),
         )
     ),
     *(
         _of_training(
             holds=f"self.data.?attendAcross.orValue('stream') == 'document' || {there}"
-            f"!{sources}.exists(source, has(source.chatTemplate))",
+            f"!{sources}.exists(source, has(source.chatTemplate){alone})",
             message="expected data.attendAcross: document with chatTemplate: conversations would see each other",
             field=".data.attendAcross",
         )
-        for sources, there in (
-            ("self.data.train", ""),
-            ("self.evaluation.sets", "!has(self.evaluation) || !has(self.evaluation.sets) || "),
+        for sources, there, alone in (
+            ("self.data.train", "", ""),
+            ("self.evaluation.sets", f"{_NO_SETS} || ", " && !source.?questions.orValue(false)"),
         )
+    ),
+    _of_training(
+        holds=f"{_NO_SETS} || self.evaluation.sets.all(source, !source.?questions.orValue(false) "
+        f"|| (!{_PAIRS} && source.?textField.orValue('text') == 'text'))",
+        message="expected no preferences and no textField with questions, which reads prompt, choices and answer",
+        field=".evaluation.sets",
     ),
     _of_training(
         holds=f"!self.data.train.exists(source, {_PAIRS}) || (self.?loss.?zLoss.orValue(0.0) == 0.0 "

@@ -36,6 +36,11 @@ SHAPE = [
     {"training": {"xlaFlags": ["--xla_gpu_enable_latency_hiding_scheduler=true"]}},
     {"training": {"steps": 200}},
     {"training": {"evaluation": {"everySteps": 2, "sets": [{"name": "books", "paths": ["a"]}]}}},
+    {
+        "training": {
+            "evaluation": {"sets": [{"name": "q", "paths": ["a"], "questions": True, "chatTemplate": "chatml"}]}
+        }
+    },
     {"training": {"checkpoint": {"everySteps": 10}}},
     {"training": {"batch": {"microbatches": 4}}},
     {"training": {"data": {"train": [{"name": "text", "paths": ["moved.txt"], "weight": 1}]}}},

@@ -6,7 +6,7 @@ standard error.
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -30,8 +30,10 @@ _FORMATS = {
     "loss": "{:.4f}",
     "perplexity": "{:,.3f}",
     "accuracy": "{:.2%}",
+    "accuracyNorm": "{:.2%}",
     "tokens": "{:,.0f}",
     "pairs": "{:,.0f}",
+    "questions": "{:,.0f}",
 }
 
 if TYPE_CHECKING:  # both import JAX
@@ -43,7 +45,8 @@ def command(directory: RunDir, *, step: Step = None, overrides: Overrides = None
     """Measure loss, perplexity and accuracy of a run's model.
 
     The sets are the job's held-out documents and its training.evaluation.sets, or those that --set gives; all of each
-    is read. Of a run that learns preferences it is loss and accuracy over pairs of answers. The model runs on the GPUs
+    is read. Of a run that learns preferences it is loss and accuracy over pairs of answers, and of sets with
+    questions: true how many are answered right. The model runs on the GPUs
     or TPU chips that the run's job names where this machine has them, or else on the processor.
     """
     asked = job_of(directory, overrides or ())
@@ -67,7 +70,8 @@ def command(directory: RunDir, *, step: Step = None, overrides: Overrides = None
     if as_json:
         typer.echo(json.dumps({"step": model.step, "sets": results}, indent=2))
     else:
-        Console(highlight=False).print(_table(model.step, results))
+        for table in _tables(model.step, results):
+            Console(highlight=False).print(table)
 
 
 def _named(training: Training) -> str:
@@ -108,29 +112,31 @@ def _sets(job: TrainingJob, console: Console) -> "Iterator[Evaluated]":
     }
     if training.data.held_out:
         yield open_held_out(training.data, **given)
-    yield from open_sets(training.evaluation.sets, training.data, most=None, **given)
+    packs = training.model.position == "rotary"
+    yield from open_sets(training.evaluation.sets, training.data, most=None, packs=packs, **given)
 
 
 def _results(model: "Model", sets: "list[Evaluated]", console: Console) -> Iterator[tuple[str, dict[str, float]]]:
-    from shardwise.train.evaluation import Evaluator
+    from shardwise.train.evaluation import Evaluator, Programs, asked_for
     from shardwise.train.loader import Loader
-    from shardwise.train.step import lower_evaluation
 
     program, size = model.program, model.program.training.batch.sequences
     loader = partial(Loader, layout=program.layout, sequences=size, seq_len=program.config.seq_len)
-    compiled = lower_evaluation(program).compile()
+    programs = Programs(**{name: lower(program).compile() for name, lower in asked_for(program.training).items()})
     for one in sets:
         with _progress(console, one.name, one.num_batches(size)) as advance:
-            means = Evaluator(compiled, model.params, loader, advance).means(one)
-        if not math.isfinite(means.loss):
+            means = Evaluator(programs, model.params, loader, advance).means(one)
+        if not math.isfinite(means["loss"]):
             raise NonFiniteError(
                 f"{one.name}: the loss is not a number, so the parameters of step {model.step} are not; give another "
                 "checkpoint with --step"
             )
-        if program.training.learns_preferences:
-            yield one.name, {"loss": means.loss, "accuracy": means.accuracy, "pairs": means.tokens}
+        if "questions" in means:
+            yield one.name, means
+        elif program.training.learns_preferences:
+            yield one.name, {"loss": means["loss"], "accuracy": means["accuracy"], "pairs": means["tokens"]}
         else:
-            yield one.name, {"loss": means.loss, "perplexity": _perplexity(means.loss), **means._asdict()}
+            yield one.name, {"loss": means["loss"], "perplexity": _perplexity(means["loss"]), **means}
 
 
 @contextmanager
@@ -149,10 +155,18 @@ def _perplexity(loss: float) -> float:
     return math.exp(min(loss, 700.0))
 
 
-def _table(step: int, results: Mapping[str, Mapping[str, float]]) -> Table:
-    columns = next(iter(results.values()))
-    of_what = "pairs" if "pairs" in columns else "tokens"
-    table = Table(title=f"step {step}, means over {of_what}", title_justify="left")
+def _tables(step: int, results: Mapping[str, Mapping[str, float]]) -> Iterator[Table]:
+    """Yield a table of the sets of text or pairs, and one of those of questions, as far as there are any."""
+    for of_what, has_questions in (("tokens", False), ("questions", True)):
+        found = {name: values for name, values in results.items() if ("questions" in values) == has_questions}
+        if found:
+            columns = next(iter(found.values()))
+            title = f"step {step}, means over {'pairs' if 'pairs' in columns else of_what}"
+            yield _table(title, found, list(columns))
+
+
+def _table(title: str, results: Mapping[str, Mapping[str, float]], columns: Sequence[str]) -> Table:
+    table = Table(title=title, title_justify="left")
     for column in ("set", *columns):
         table.add_column(column, justify="left" if column == "set" else "right")
     for name, found in results.items():

@@ -34,6 +34,9 @@ def plain(text: str) -> str:
 def _others(document: PageDocument) -> Iterator[Text]:
     if document.set_losses:
         yield _line("evaluated", ", ".join(f"{name} {loss:.4f}" for name, loss in document.set_losses.items()))
+    if document.set_answered:
+        right = (f"{name} {share:.1%}" for name, share in document.set_answered.items())
+        yield _line("answered right", ", ".join(right))
     if document.saves:
         yield _line("checkpoints", _checkpoints(document))
     if document.devices:

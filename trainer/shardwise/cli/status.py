@@ -20,7 +20,7 @@ from shardwise.launcher.output import describe
 from shardwise.page.events import launcher_events
 from shardwise.protocol.errors import UsageError
 from shardwise.protocol.eta import clock
-from shardwise.protocol.evaluated import HELD_OUT
+from shardwise.protocol.evaluated import HELD_OUT, answered
 from shardwise.protocol.run_status import HostStatus, RunStatus
 
 Plot = Annotated[bool, typer.Option("--plot", help="Draw the loss curve too.")]
@@ -126,6 +126,7 @@ def _lines(run: RunOverview) -> Iterator[tuple[str, str]]:
         yield "loss", _loss(known["loss"])
     if known["evaluated"]:
         yield "evaluated", escape(_evaluated(**known["evaluated"]))
+        yield from _answered(known["evaluated"]["sets"])
     if known["tokensPerSecond"] is not None:
         mfu = "" if known["mfu"] is None else f", MFU {known['mfu']:.1%}"
         yield "speed", f"{known['tokensPerSecond']:,.0f} tokens/s{mfu}"
@@ -153,6 +154,11 @@ def _evaluated(step: int, sets: Mapping[str, Mapping[str, float | None]]) -> str
     losses = {"held-out" if name == HELD_OUT else name: values["loss"] for name, values in sets.items()}
     words = ", ".join(f"{name} {_loss(loss)}" for name, loss in losses.items())
     return f"at step {step:,}: loss {words}"
+
+
+def _answered(sets: Mapping[str, Mapping[str, float | None]]) -> Iterator[tuple[str, str]]:
+    for name, (share, count) in answered(sets).items():
+        yield "answered right", escape(f"{share:.1%} of {count:,} of {name}")
 
 
 def _loss(value: float | None) -> str:

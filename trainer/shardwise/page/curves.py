@@ -15,13 +15,13 @@ from pydantic import ValidationError
 
 from shardwise.page.document import Evaluation, Series
 from shardwise.protocol.eta import RECENT_STEPS, of_each_step
-from shardwise.protocol.evaluated import by_name
+from shardwise.protocol.evaluated import answered, by_name, results
 from shardwise.protocol.shared_files import line_of_run
 
 NAMES = ("loss", "tokensPerSecond", "mfu", "stepSeconds", "gradNorm", "busiestExpert", "idleExperts")
 HELD_OUT = "heldOutLoss"
-SET_LOSS = "/loss"
-"""Ends the name of the curve of an evaluation set's losses."""
+SET_LOSS, SET_ANSWERED = "/loss", "/accuracy"
+"""End the names of the curves of an evaluation set's losses, and of the share of its questions answered right."""
 MOST_POINTS, MOST_EVALUATIONS, MOST_OTHERS = 2000, 1000, 8
 _DIGITS = 6
 
@@ -108,6 +108,8 @@ class Metrics:
             for name in losses:
                 if name == HELD_OUT or name.endswith(SET_LOSS):
                     self._add(name, step, losses)
+            for name in answered(results(record)):
+                self._add(f"{name}{SET_ANSWERED}", step, losses)
         else:
             if event in ("started", "restored"):
                 self.last_step, self.of_program = step, record.get("program", False)
@@ -149,9 +151,16 @@ class Metrics:
 
     def set_losses(self) -> dict[str, float]:
         """Return the last loss on each evaluation set, by its name: NaN if it was no number."""
-        names = [name for name in self.curves if name.endswith(SET_LOSS) and name not in self.others]
-        losses = {name.removesuffix(SET_LOSS): self.last(name) for name in names}
-        return {name: loss for name, loss in losses.items() if loss is not None}
+        return self._last_of_sets(SET_LOSS)
+
+    def set_answered(self) -> dict[str, float]:
+        """Return the last share of the questions of each set of them that are answered right."""
+        return self._last_of_sets(SET_ANSWERED)
+
+    def _last_of_sets(self, end: str) -> dict[str, float]:
+        names = [name for name in self.curves if name.endswith(end) and name not in self.others]
+        values = {name.removesuffix(end): self.last(name) for name in names}
+        return {name: value for name, value in values.items() if value is not None}
 
     def series(self) -> list[Series]:
         """Return each curve that has a point, thinned."""

@@ -138,6 +138,7 @@ class PageDocument(Message):
     mfu: float | None = None
     held_out_loss: float | None = None
     set_losses: dict[str, float] = Field(default_factory=dict)
+    set_answered: dict[str, float] = Field(default_factory=dict)
     began: float | None = None
     attempts_made: int = 0
     restarts: dict[str, int] = Field(default_factory=dict)

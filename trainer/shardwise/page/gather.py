@@ -84,6 +84,7 @@ def gather(
         mfu=metrics.recent("mfu"),
         held_out_loss=metrics.last(HELD_OUT),
         set_losses=metrics.set_losses(),
+        set_answered=metrics.set_answered(),
         began=timeline.attempts[0].began if timeline.attempts else None,
         attempts_made=len(timeline.attempts),
         restarts=live.restarts if live else (record.restarts if record else summary.get("restarts", {})),

@@ -1,7 +1,7 @@
 """The results of an evaluation, as metrics.jsonl, summary.json and `shardwise status` have them.
 
 `heldOutLoss`, `heldOutAccuracy` and `tokens` are of the documents that the job holds out; `sets` has `loss`, `accuracy`
-and `tokens` of every other set by its name.
+and `tokens` of every other set by its name, of questions `accuracyNorm` and `questions` too.
 """
 
 from collections.abc import Mapping
@@ -20,6 +20,12 @@ def results(record: Mapping[str, Any]) -> dict[str, dict[str, float | None]]:
     return {HELD_OUT: held_out | {"tokens": record.get("tokens")}, **found}
 
 
+def answered(sets: Mapping[str, Mapping[str, float | None]]) -> dict[str, tuple[float, int]]:
+    """Return the share that is answered right, and the number of questions, of those of `results` that have any."""
+    found = ((name, values.get("accuracy"), values.get("questions")) for name, values in sets.items())
+    return {name: (share, int(count)) for name, share, count in found if share is not None and count is not None}
+
+
 def as_record(found: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
     """Return the record of results by the name of the set: the inverse of `results`."""
     held_out = found.get(HELD_OUT)
@@ -36,5 +42,6 @@ def by_name(record: Mapping[str, Any]) -> dict[str, float | None]:
     return {
         f"{HELD_OUT}{key.capitalize()}" if name == HELD_OUT else f"{name}/{key}": values.get(key)
         for name, values in results(record).items()
-        for key in ("loss", "accuracy")
+        for key in ("loss", "accuracy", "accuracyNorm")
+        if key in values or key != "accuracyNorm"
     }

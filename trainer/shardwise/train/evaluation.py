@@ -1,42 +1,66 @@
-"""The loss on text that is not trained on."""
+"""The loss on text that is not trained on, and the answers to questions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
+import numpy as np
 from jax.stages import Compiled
 
+from shardwise.job.spec import Training
 from shardwise.train.data.evaluation_sets import Evaluated
+from shardwise.train.data.questions import QuestionSet
 from shardwise.train.loader import Loader, Rows
 from shardwise.train.state import State
+from shardwise.train.step import lower_evaluation, lower_token_losses
+
+Lower = Callable[..., jax.stages.Lowered]
 
 
-class Means(NamedTuple):
-    """Means over the targets of a set that count, and their number."""
+class Programs(NamedTuple):
+    """What evaluates sets, compiled; None if no set asks for it."""
 
-    loss: float
-    accuracy: float
-    tokens: float
+    text: Compiled | None = None
+    """`lower_evaluation`, of sets of text or of pairs."""
+    questions: Compiled | None = None
+    """`lower_token_losses`."""
+
+
+def asked_for(training: Training) -> dict[str, Lower]:
+    """Return what lowers the programs that a job's sets ask for, by the fields of `Programs`."""
+    sets = training.evaluation.sets
+    has_text = training.data.held_out > 0 or any(not one.questions for one in sets)
+    has_questions = any(one.questions for one in sets)
+    found: dict[str, Lower] = {"text": lower_evaluation} if has_text else {}
+    return found | ({"questions": lower_token_losses} if has_questions else {})
 
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Evaluates parameters on sets, with the one program of `shardwise.train.step.lower_evaluation`."""
+    """Evaluates parameters on sets."""
 
-    program: Compiled
+    programs: Programs
     params: State
     loader: Callable[[Rows], Loader]
     beat: Callable[[], None]
     """Is called after each batch."""
 
-    def means(self, one: Evaluated) -> Means:
-        """Return the means over a set, as many batches of it as are to be evaluated."""
+    def means(self, one: Evaluated) -> dict[str, float]:
+        """Return the means over a set, as many batches of it as are to be evaluated.
+
+        `loss` and `accuracy` are over the targets that count, and `tokens` is their number; of questions see
+        `QuestionSet.means`.
+        """
         loader = self.loader(one.sequences.rows)
-        sums = []
+        program = self.programs.questions if isinstance(one.sequences, QuestionSet) else self.programs.text
+        assert program is not None, "asked for"
+        found = []
         for batch in loader.ahead(0, one.num_batches(loader.num_sequences)):
-            sums.append(jax.device_get(self.program(self.params, batch)))
+            found.append(jax.device_get(program(self.params, batch)))
             self.beat()
-        weight = sum(float(s.weight) for s in sums)
-        loss = sum(float(s.cross_entropy) for s in sums) / weight
-        return Means(loss, sum(float(s.correct) for s in sums) / weight, weight)
+        if isinstance(one.sequences, QuestionSet):
+            return one.sequences.means(np.concatenate(found))
+        weight = sum(float(s.weight) for s in found)
+        loss = sum(float(s.cross_entropy) for s in found) / weight
+        return {"loss": loss, "accuracy": sum(float(s.correct) for s in found) / weight, "tokens": weight}

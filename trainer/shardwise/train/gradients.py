@@ -1,4 +1,4 @@
-"""The sums of a global batch's loss, and of its gradient: over replicas, microbatches, or a pipeline of them."""
+"""The loss of a global batch, of each token, its sums and its gradient: over replicas, microbatches, or a pipeline."""
 
 from collections.abc import Callable
 from functools import partial
@@ -12,9 +12,12 @@ from shardwise.train.balance import zero_loads
 from shardwise.train.dropout import Dropout
 from shardwise.train.loss import HeadLoss, LossSums, token_losses
 from shardwise.train.microbatches import Batch, split, stored
+from shardwise.train.model import Gpt
+from shardwise.train.pipeline import of_all_stages
 from shardwise.train.pipelined import Microbatches, Stage
 from shardwise.train.preferences import loss_of_head
 from shardwise.train.state import Program
+from shardwise.train.zigzag import straight
 
 Array = jax.Array
 Params = dict[str, Array]
@@ -56,7 +59,7 @@ def loss_sums(program: Program, params: Params, batch: Batch) -> LossSums:
 
     def local(program: Program, params: Params, batch: Batch, rows: Array, _step: Array) -> LossSums:
         if program.layout.stages > 1:
-            return _stage(program, params, batch, rows, lambda _: Dropout.none()).loss()
+            return _stage(program, params, batch, rows, lambda _: Dropout.none(), _segments(program, batch)).loss()
 
         def loss(part: Batch) -> LossSums:
             return _loss(program, params, part, Dropout.none(), _reference(program, params, part))
@@ -75,8 +78,32 @@ def loss_sums(program: Program, params: Params, batch: Batch) -> LossSums:
     return sums
 
 
-def _over_replicas(program: Program, local):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+def each_loss(program: Program, params: Params, batch: Batch) -> Array:
+    """Return the cross entropy of each token that counts, 0 of others, without dropout; segments do not see each other.
+
+    It is float32 [batch, position], positions in the sequence's own order.
+    """
+
+    def local(program: Program, params: Params, batch: Batch, rows: Array, _step: Array) -> Array:
+        if program.layout.stages > 1:
+            stage = _stage(program, params, batch, rows, lambda _: Dropout.none(), batch.segments)
+            losses = of_all_stages(stage.token_losses())
+        elif program.training.batch.microbatches == 1:
+            return _each(program, program.model(params), batch, batch.segments)
+        else:
+            parts = jax.tree.map(partial(split, program), batch)
+            losses = jax.lax.map(lambda part: _each(program, program.model(params), part, part.segments), parts)
+        return jnp.swapaxes(losses, 0, 1).reshape(batch.tokens.shape)  # the inverse of `split`
+
+    rows = jnp.zeros(batch.tokens.shape[0], jnp.int32)
+    losses: Array = _over_replicas(program, local, by_row=True)(params, batch, rows, jnp.int32(0))
+    return straight(losses, program.layout.context, axis=1)
+
+
+def _over_replicas(program: Program, local, *, by_row: bool = False):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
     """Run `local` on each replica's rows, manual over `replica` and `pipeline` alone, and add the results up once.
+
+    Results that are `by_row` stay those of each row.
 
     Left to itself, XLA would sum over replicas in every microbatch, each time over the slow network between slices.
     """
@@ -87,13 +114,17 @@ def _over_replicas(program: Program, local):  # type: ignore[no-untyped-def]  # 
 
     def summed(params: Params, batch: Batch, rows: Array, step: Array):  # type: ignore[no-untyped-def]  # noqa: ANN202
         results = local(program, params, batch, rows, step)
-        return jax.tree.map(lambda x: jax.lax.psum(x, "replica"), results) if "replica" in manual else results
+        if by_row or "replica" not in manual:
+            return results
+        return jax.tree.map(lambda x: jax.lax.psum(x, "replica"), results)
 
     stages = {path: P("pipeline") if "layers" in names else P() for path, names in program.names.items()}
     by_stage, rows = stages if "pipeline" in manual else P(), P("replica") if "replica" in manual else P()
     specs = (by_stage, rows, rows, P())
     in_stages: Any = (program.split(stages)[1], P("pipeline"))
-    outs = Gradients(P(), *in_stages) if local is _gradients and "pipeline" in manual else P()  # type: ignore[arg-type]
+    outs: Any = rows if by_row else P()
+    if local is _gradients and "pipeline" in manual:
+        outs = Gradients(P(), *in_stages)  # type: ignore[arg-type]
     return jax.shard_map(summed, in_specs=specs, out_specs=outs, axis_names=manual, check_vma=False)
 
 
@@ -119,7 +150,7 @@ def _of_each_row(program: Program, params: Params, batch: Batch, rows: Array, st
         )
 
     if program.layout.stages > 1:
-        return Gradients(*_stage(program, params, batch, rows, drop_of).gradients())
+        return Gradients(*_stage(program, params, batch, rows, drop_of, _segments(program, batch)).gradients())
 
     loads = zero_loads(program.config, program.layout, batch.tokens.shape[0] // num_microbatches)
 
@@ -163,13 +194,23 @@ def _reference(program: Program, params: Params, batch: Batch) -> Array | None:
     """Return the cross entropy of each token that counts in the model as it was, or None if nothing asks for it."""
     if not program.training.has_reference:
         return None
-    model, loss = program.reference(params), partial(token_losses, head_settings(program))
-    segments, drop = _segments(program, batch), Dropout.none()
-    return model.loss(batch.tokens, segments, batch.targets, batch.weights, drop, program.layout, loss)
+    return _each(program, program.reference(params), batch, _segments(program, batch))
 
 
-def _stage(program: Program, params: Params, batch: Batch, rows: Array, dropout: Callable[[Array], Dropout]) -> Stage:
-    segments = _segments(program, batch)
+def _each(program: Program, model: Gpt, batch: Batch, segments: Array | None) -> Array:
+    """Return the cross entropy of each token that counts in a model."""
+    loss = partial(token_losses, head_settings(program))
+    return model.loss(batch.tokens, segments, batch.targets, batch.weights, Dropout.none(), program.layout, loss)
+
+
+def _stage(
+    program: Program,
+    params: Params,
+    batch: Batch,
+    rows: Array,
+    dropout: Callable[[Array], Dropout],
+    segments: Array | None,
+) -> Stage:
     parts = Microbatches(batch.tokens, batch.targets, batch.weights, segments, rows)
     parts = jax.tree.map(partial(split, program), parts)
     return Stage(program=program, settings=head_settings(program), params=params, parts=parts, dropout=dropout)

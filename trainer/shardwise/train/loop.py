@@ -223,13 +223,13 @@ class Loop:
         self._controls.measured(time.perf_counter() - began)
 
     def _evaluate(self, number: int) -> None:
-        """Report means over the first batches of each set, weighted by tokens; one program evaluates them all."""
+        """Report means over the first batches of each set."""
         if self._start.evaluation is None:
             return
         began = time.perf_counter()
         with self._phases.entered(Phase.EVALUATE):
             model = Evaluator(self._start.evaluation, parameters(self._state), self._loader, self._phases.beat)
-            means = {one.name: model.means(one)._asdict() for one in self._start.evaluated}
+            means = {one.name: model.means(one) for one in self._start.evaluated}
         self._report.evaluated(number, as_record(means), time.perf_counter() - began)
 
     def _saves_due(self, number: int, asked: Control) -> list[Callable[[int], None]]:

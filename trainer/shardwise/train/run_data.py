@@ -44,6 +44,7 @@ def evaluated_on(training: Training, data: Dataset, seq_len: int, show: Show, ph
         report=show,
         beat=phases.beat,
         most=evaluation.batches,
+        packs=training.model.position == "rotary",
     )
     return (*held_out, *sets)
 

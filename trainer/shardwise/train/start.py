@@ -31,6 +31,7 @@ from shardwise.train.data.tokenizer import load_tokenizer
 from shardwise.train.data.vocabulary import least_vocab_size
 from shardwise.train.devices import devices_of
 from shardwise.train.digest import Digester, combine, to_hex
+from shardwise.train.evaluation import Programs, asked_for
 from shardwise.train.executables import Executables
 from shardwise.train.first_state import FirstState
 from shardwise.train.jax_private import load_in_order
@@ -44,7 +45,7 @@ from shardwise.train.resume import Show, is_fork, left_out_batches, note_identit
 from shardwise.train.run_data import evaluated_on, prepared, same_data
 from shardwise.train.run_directory import RunDirectory
 from shardwise.train.state import Program, State, flat, without_base
-from shardwise.train.step import lower_evaluation, lower_step
+from shardwise.train.step import lower_step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +60,7 @@ class Start:
     identity: dict[str, Any]
     root: str
     step: Compiled
-    evaluation: Compiled | None
+    evaluation: Programs | None
     digester: Digester
     kept: Executables
     state: State
@@ -163,7 +164,7 @@ def start(
             state |= base.restored(program, own, kept.get, peers, phases, show)
         with phases.entered(Phase.COMPILE):
             compiled = step.result()
-            compiled_evaluation = None if evaluation is None else evaluation.result()
+            programs = Programs(**{name: each.result() for name, each in evaluation.items()}) if evaluation else None
     finally:
         pool.shutdown(wait=False, cancel_futures=True)  # a refusal or a stop does not wait for the compiler
     # Only now that the earlier checkpoint has been restored: a failure before this leaves the later ones committed.
@@ -187,7 +188,7 @@ def start(
         identity=own,
         root=root,
         step=compiled,
-        evaluation=compiled_evaluation,
+        evaluation=programs,
         digester=digest,
         kept=kept,
         state=state,
@@ -206,13 +207,15 @@ def start(
 
 def _compile(
     program: Program, pool: ThreadPoolExecutor, kept: Executables
-) -> tuple[Future[Compiled], Future[Compiled] | None, Future[Digester]]:
+) -> tuple[Future[Compiled], dict[str, Future[Compiled]], Future[Digester]]:
     """Load or compile the step, the evaluation and the digests in threads.
 
     XLA holds no lock of Python while it compiles, and loading a kept program waits for the disk.
     """
     step = pool.submit(kept.get, "step", partial(lower_step, program))
     digester = pool.submit(Digester, flat(without_base(program.abstract())), kept.get)
-    evaluated = program.training.evaluation.every_steps is not None
-    evaluation = pool.submit(kept.get, "evaluation", partial(lower_evaluation, program)) if evaluated else None
+    due = asked_for(program.training) if program.training.evaluation.every_steps is not None else {}
+    evaluation = {
+        name: pool.submit(kept.get, f"evaluation-{name}", partial(lower, program)) for name, lower in due.items()
+    }
     return step, evaluation, digester

@@ -15,8 +15,7 @@ from jax.extend.core import Jaxpr
 
 from shardwise.train.bad_steps import Judge
 from shardwise.train.balance import LOADS, busiest
-from shardwise.train.gradients import gradients, loss_sums
-from shardwise.train.loss import LossSums
+from shardwise.train.gradients import each_loss, gradients, loss_sums
 from shardwise.train.microbatches import Batch
 from shardwise.train.optimizer import schedule
 from shardwise.train.state import Abstract, Program, State, parameters
@@ -75,9 +74,22 @@ def trace_step(program: Program) -> Jaxpr:
 
 def lower_evaluation(program: Program) -> jax.stages.Lowered:
     """Lower the loss sums of a batch: (params, batch) -> LossSums over all replicas, without dropout."""
+    return _lower_of_batch(program, loss_sums)
+
+
+def lower_token_losses(program: Program) -> jax.stages.Lowered:
+    """Lower the loss of each token: (params, batch) -> float32 [batch, position], as `each_loss` has it."""
+    return _lower_of_batch(program, each_loss)
+
+
+def _lower_of_batch(program: Program, of: Callable[[Program, Params, Batch], Any]) -> jax.stages.Lowered:
     layout, shardings = program.layout, program.shardings()
+
+    def _evaluate(params: Params, batch: Batch) -> Any:  # a program's name is that of its function
+        return of(program, params, batch)
+
     jitted = jax.jit(
-        partial(_evaluate, program),
+        _evaluate,
         in_shardings=(parameters(shardings), layout.batch),
         out_shardings=layout.replicated,
         compiler_options=program.compiler_options(),
@@ -95,10 +107,6 @@ def abstract_batch(program: Program) -> Batch:
 def _abstract_controls(program: Program) -> Abstract:
     """Return one control per device: each process sets those of its own devices, and the maximum is for all."""
     return Abstract((program.layout.mesh.size,), jnp.int32, sharding=program.layout.control)
-
-
-def _evaluate(program: Program, params: Params, batch: Batch) -> LossSums:
-    return loss_sums(program, params, batch)
 
 
 def _step(

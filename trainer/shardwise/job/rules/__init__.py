@@ -6,7 +6,7 @@ because an earlier one failed (no devices known, no sizes) finds nothing. What o
 
 from collections.abc import Callable, Iterator
 
-from shardwise.job.rules import conflicts, hardware, model, pod, preferences, program, recovery, training
+from shardwise.job.rules import conflicts, evaluation, hardware, model, pod, preferences, program, recovery, training
 from shardwise.job.spec import TrainingJob
 from shardwise.protocol.errors import Problem
 
@@ -18,6 +18,7 @@ RULES: tuple[Rule, ...] = (
     conflicts.values_go_together,
     *model.RULES,
     *training.RULES,
+    *evaluation.RULES,
     *preferences.RULES,
     *recovery.RULES,
     pod.pods_are_sound,

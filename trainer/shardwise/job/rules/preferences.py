@@ -47,10 +47,12 @@ def preferences_have_their_loss(job: TrainingJob) -> Iterator[Problem]:
 
 
 def _places(job: TrainingJob) -> Iterator[tuple[str, Source | EvaluationSet]]:
+    """Yield all sources and sets but those of questions, which have no loss that a job chooses."""
     for index, source in enumerate(job.spec.training.data.train):
         yield f"data.train.{index}", source
     for index, one in enumerate(job.spec.training.evaluation.sets):
-        yield f"evaluation.sets.{index}", one
+        if not one.questions:
+            yield f"evaluation.sets.{index}", one
 
 
 RULES = (sources_are_all_pairs_or_none, preferences_have_their_loss)

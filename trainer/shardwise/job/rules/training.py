@@ -46,21 +46,13 @@ def source_names_are_unique(job: TrainingJob) -> Iterator[Problem]:
             yield wrong(f"{_PATH}.data.train.{index}.name", name, "a name that no other source has")
 
 
-def evaluation_set_names_are_unique(job: TrainingJob) -> Iterator[Problem]:
-    """Require a name of its own for each set, by which curves and messages tell them apart."""
-    names = [one.name for one in job.spec.training.evaluation.sets]
-    for index, name in enumerate(names):
-        if name in names[:index]:
-            yield wrong(f"{_PATH}.evaluation.sets.{index}.name", name, "a name that no other set has")
-
-
 def conversations_stay_apart(job: TrainingJob) -> Iterator[Problem]:
     """Require that a conversation is read whole and sees no other one, and that its text is in no field."""
     data, sets = job.spec.training.data, job.spec.training.evaluation.sets
     named: list[tuple[str, Source | EvaluationSet]] = [
         (f"data.train.{index}", source) for index, source in enumerate(data.train)
     ]
-    named += [(f"evaluation.sets.{index}", one) for index, one in enumerate(sets)]
+    named += [(f"evaluation.sets.{index}", one) for index, one in enumerate(sets) if not one.questions]
     for place, source in named:
         if source.chat_template is None:
             continue
@@ -71,16 +63,6 @@ def conversations_stay_apart(job: TrainingJob) -> Iterator[Problem]:
         if source.text_field != "text":
             expected = "no textField with chatTemplate, which reads messages"
             yield wrong(f"{_PATH}.{place}.textField", source.text_field, expected, "take it out")
-
-
-def evaluation_has_documents(job: TrainingJob) -> Iterator[Problem]:
-    """Require something to read for each evaluation that is due."""
-    training = job.spec.training
-    evaluation = training.evaluation
-    if evaluation.every_steps is not None and not training.data.held_out and not evaluation.sets:
-        expected = "documents to evaluate on, and there are neither data.heldOut nor evaluation.sets"
-        hint = "set data.heldOut, such as 0.01, or name sets, or take everySteps out"
-        yield wrong(f"{_PATH}.evaluation.everySteps", evaluation.every_steps, expected, hint)
 
 
 def sources_have_a_share(job: TrainingJob) -> Iterator[Problem]:
@@ -229,9 +211,7 @@ RULES = (
     batch_divides,
     microbatches_fill_pipeline,
     source_names_are_unique,
-    evaluation_set_names_are_unique,
     conversations_stay_apart,
-    evaluation_has_documents,
     sources_have_a_share,
     first_steps_have_a_source,
     phases_follow_each_other,

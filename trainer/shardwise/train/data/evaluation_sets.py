@@ -1,6 +1,6 @@
-"""What is evaluated on: the held-out documents, and sets of text that is never trained on."""
+"""What is evaluated on: the held-out documents, and sets of text or of questions that are never trained on."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,9 +9,13 @@ from shardwise.job.rounding import num_parts
 from shardwise.job.spec.data import Data, EvaluationSet, Source
 from shardwise.protocol.errors import DataError
 from shardwise.protocol.evaluated import HELD_OUT
+from shardwise.train.data.chat import of_source
 from shardwise.train.data.dataset import open_all
+from shardwise.train.data.files import find_files
 from shardwise.train.data.opening import Opened, Watch
+from shardwise.train.data.questions import Encoder, Question, QuestionSet
 from shardwise.train.data.sequences import HeldOutSet, Sequences, cut_up
+from shardwise.train.data.sources import QUESTIONS, documents
 from shardwise.train.data.tokenizer import tokenizer_of
 
 Report = Callable[[str], None]
@@ -23,7 +27,7 @@ class Evaluated:
     """A set to evaluate on, in one fixed order. `batches` is how many of it are evaluated; None: all."""
 
     name: str
-    sequences: HeldOutSet
+    sequences: HeldOutSet | QuestionSet
     batches: int | None
     identity: dict[str, Any] | None = None
     """What the set's content is; None of documents that are part of the training data's fingerprint."""
@@ -31,7 +35,10 @@ class Evaluated:
     def num_batches(self, size: int) -> int:
         """Return how many batches of so many sequences are evaluated; the last one may be partly empty."""
         whole = num_parts(self.sequences.num_sequences, size)
-        return whole if self.batches is None else min(self.batches, whole)
+        if self.batches is None:
+            return whole
+        least = num_parts(self.sequences.num_rows_of_first, size) if isinstance(self.sequences, QuestionSet) else 1
+        return min(max(self.batches, least), whole)
 
 
 def open_sets(
@@ -43,28 +50,64 @@ def open_sets(
     report: Report,
     beat: Beat,
     most: int | None,
+    packs: bool = True,
 ) -> list[Evaluated]:
-    """Find, tokenise and map sets, each to its last token.
+    """Find and tokenise sets, each to its last token.
 
     `most` is how many batches are evaluated of those that do not say it themselves; without it all of each set are.
+    `packs` is whether answers to questions may share a row, where each does not begin at its first position.
     Raise DataError for text that is missing, unreadable, malformed or too little.
     """
+    texts = [one for one in sets if not one.questions]
     # Each host reads them by itself: they are small, and repeat nothing of what is trained on that would be left out.
-    own = data.model_copy(update={"train": tuple(map(_source, sets)), "held_out": 0.0, "store": None, "dedup": None})
+    own = data.model_copy(update={"train": tuple(map(_source, texts)), "held_out": 0.0, "store": None, "dedup": None})
+    opened = zip(own.train, _opened(own, cache_root, report, beat, sets=True), strict=True)
     found = []
-    for one, source, opened in zip(sets, own.train, _opened(own, cache_root, report, beat, sets=True), strict=True):
-        if share := opened.identity["held_out"]:
-            raise DataError(
-                f"evaluation set {one.name!r}: its token store holds out {share:g} of its documents; expected one with "
-                "all of them. Tokenize the set's text again with heldOut: 0, or name the text itself."
-            )
-        sequences = cut_up([source], [opened.train], own, seq_len, keeps_rest=True)
-        if not sum(sequences.count()):
-            raise DataError(_too_little(one.name, opened.train.num_tokens, sequences))
+    for one in sets:
         batches = one.batches if most is not None and one.batches is not None else most
-        identity = {"name": one.name, **opened.identity}
-        found.append(Evaluated(name=one.name, sequences=HeldOutSet(sequences), batches=batches, identity=identity))
+        if one.questions:
+            questions = QuestionSet(_questions(one, data, seq_len, report, beat), seq_len, packed=packs)
+            identity = {"name": one.name, "fingerprint": questions.fingerprint}
+            found.append(Evaluated(name=one.name, sequences=questions, batches=batches, identity=identity))
+        else:
+            sequences, content = _text(*next(opened), own, seq_len)
+            identity = {"name": one.name, **content}
+            found.append(Evaluated(name=one.name, sequences=sequences, batches=batches, identity=identity))
     return found
+
+
+def _text(source: Source, opened: Opened, own: Data, seq_len: int) -> tuple[HeldOutSet, dict[str, Any]]:
+    """Return the sequences of a set of text, and what its content is."""
+    if share := opened.identity["held_out"]:
+        raise DataError(
+            f"evaluation set {source.name!r}: its token store holds out {share:g} of its documents; expected one with "
+            "all of them. Tokenize the set's text again with heldOut: 0, or name the text itself."
+        )
+    sequences = cut_up([source], [opened.train], own, seq_len, keeps_rest=True)
+    if not sum(sequences.count()):
+        raise DataError(_too_little(source.name, opened.train.num_tokens, sequences))
+    return HeldOutSet(sequences), opened.identity
+
+
+def _questions(one: EvaluationSet, data: Data, seq_len: int, report: Report, beat: Beat) -> list[Question]:
+    """Read and encode a set's questions."""
+    encoder = Encoder(of_source(tokenizer_of(data), one.chat_template), seq_len)
+    questions = list(encoder.encoded(_lines(one, beat)))
+    if not questions:
+        told = f"all {encoder.num_left_out:,} have" if encoder.num_left_out else "no question is there, or has"
+        raise DataError(
+            f"evaluation set {one.name!r}: {told} a choice that is longer than a sequence of {seq_len:,} tokens"
+        )
+    left_out = f"; {encoder.num_left_out:,} have a choice that is longer than a sequence, and are left out"
+    report(f"evaluation set {one.name}: {len(questions):,} questions{left_out if encoder.num_left_out else ''}")
+    return questions
+
+
+def _lines(one: EvaluationSet, beat: Beat) -> Iterator[bytes]:
+    for file in find_files(one.paths):
+        for document in documents(file, QUESTIONS):
+            beat()
+            yield b"".join(document.parts())
 
 
 def open_held_out(data: Data, *, seq_len: int, cache_root: Path, report: Report, beat: Beat) -> Evaluated:
@@ -87,7 +130,7 @@ def _too_little(name: str, num_tokens: int, sequences: Sequences) -> str:
 
 
 def _source(one: EvaluationSet) -> Source:
-    return Source(**one.model_dump(exclude={"batches"}))
+    return Source(**one.model_dump(exclude={"batches", "questions"}))
 
 
 def _opened(data: Data, cache_root: Path, report: Report, beat: Beat, *, sets: bool = False) -> list[Opened]:

@@ -19,7 +19,7 @@ from shardwise.train.data.mixture import Mixture
 from shardwise.train.data.order import Int64Array, Order
 
 # Evaluation takes the first few held-out sequences; a fixed shuffle makes them a fair sample of all sources and files.
-_HELD_OUT_SEED = 0
+HELD_OUT_SEED = 0
 _TOKEN = np.int32(REJECTED - 1)
 
 
@@ -146,7 +146,7 @@ class HeldOutSet:
         self.num_sequences = sum(counts)
         self._sequences = sequences
         self._ends = np.cumsum(counts)
-        self._order = Order(num_sequences=[self.num_sequences], mixture=Mixture.constant([1.0]), seed=_HELD_OUT_SEED)
+        self._order = Order(num_sequences=[self.num_sequences], mixture=Mixture.constant([1.0]), seed=HELD_OUT_SEED)
 
     def rows(self, sample_numbers: Int64Array) -> Batch:
         """Return the sequences with these numbers [batch]; a number past the last gives a row of weight 0."""

@@ -18,6 +18,7 @@ from shardwise.train.data.chat import conversation_of
 from shardwise.train.data.columns import ARROW, PARQUET, rows
 from shardwise.train.data.files import DataFile, read_blocks, read_range
 from shardwise.train.data.pairs import pair_of
+from shardwise.train.data.questions import question_of
 
 _SPLIT_SALT = b"shardwise split"
 _GIVEN_CHARS = 60
@@ -28,12 +29,19 @@ CONVERSATION = ""
 """In place of a text field: a line is a conversation (`shardwise.train.data.chat`). No job can name this field."""
 PREFERENCES = "\0"
 """The same of a line that is a pair of answers (`shardwise.train.data.pairs`)."""
+QUESTIONS = "\1"
+"""The same of a line that is a question with choices (`shardwise.train.data.questions`)."""
 
-_WITH_TEMPLATE: Mapping[str, Callable[[Any, str], bytes]] = {CONVERSATION: conversation_of, PREFERENCES: pair_of}
+_OF_OBJECT: Mapping[str, Callable[[Any, str], bytes]] = {
+    CONVERSATION: conversation_of,
+    PREFERENCES: pair_of,
+    QUESTIONS: question_of,
+}
 
 _EXPECTED: Mapping[str, str] = {
     CONVERSATION: "expected conversations for chatTemplate: a .jsonl file with a list in messages",
     PREFERENCES: "expected pairs of answers for preferences: a .jsonl file with prompt, chosen and rejected",
+    QUESTIONS: "expected questions: a .jsonl file with prompt, choices and answer",
 }
 
 
@@ -71,7 +79,7 @@ def documents_within(file: DataFile, text_field: str, *, start: int, stop: int, 
         blocks = read_blocks(file) if is_whole else read_range(file, start, stop)
         yield from _line_documents(blocks, file.url, text_field, first_row)
         return
-    if text_field in _WITH_TEMPLATE:
+    if text_field in _OF_OBJECT:
         raise DataError(f"{file.url!r} is a .{kind} file; {_EXPECTED[text_field]}. Write its rows as lines of JSON.")
     for row, content in rows(file, kind, text_field, start, stop, first_row):
         if content:
@@ -121,7 +129,7 @@ def head_of(blocks: Iterator[bytes]) -> bytes:
 
 def refuse_text_of_conversations(file: DataFile, text_field: str) -> None:
     """Raise DataError for a file of text if the documents are conversations: its content may look like one."""
-    if text_field in _WITH_TEMPLATE:
+    if text_field in _OF_OBJECT:
         raise DataError(f"{file.url}: text; {_EXPECTED[text_field]}")
 
 
@@ -204,7 +212,7 @@ def _text_of(line: bytes, text_field: str, where: str) -> bytes:
             f"{where}: an integer of more than {most:,} digits, given {_shown(line)}; {expected}, and numbers of fewer "
             "digits: write it as a string, or leave it out."
         ) from error
-    if read := _WITH_TEMPLATE.get(text_field):
+    if read := _OF_OBJECT.get(text_field):
         return read(value, where)
     if not isinstance(value, dict):
         raise DataError(f"{where}: given {_shown(line)}; {expected}.")
