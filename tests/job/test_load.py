@@ -114,12 +114,12 @@ def test_a_preset_fills_what_is_left_out_of_its_experts() -> None:
     """One field of them is changed alone; without a preset that has experts there are defaults, and no numbers."""
     words = ("training.model.preset=mixtral-8x7b", "training.mesh.tensor=1")
     experts = resolve(quickstart(*words, "training.model.experts.perToken=4")).spec.training.model.experts
-    assert experts == Experts(count=8, per_token=4, share_one=True, balance=0.02)
+    assert experts == Experts(count=8, per_token=4, share_one=True, shared_gate=False, balance=0.02)
     experts = resolve(quickstart(*words, "training.model.experts={balance: 0}")).spec.training.model.experts
-    assert experts == Experts(count=8, per_token=2, share_one=True, balance=0.0)
+    assert experts == Experts(count=8, per_token=2, share_one=True, shared_gate=False, balance=0.0)
     words = ("training.model.preset=llama3.2-1b", "training.mesh.tensor=1")
     experts = resolve(quickstart(*words, "training.model.experts={count: 4, perToken: 2}")).spec.training.model.experts
-    assert experts == Experts(count=4, per_token=2, share_one=True, balance=0.01)
+    assert experts == Experts(count=4, per_token=2, share_one=True, shared_gate=False, balance=0.01)
 
 
 def test_rotary_turns_the_whole_head_unless_told() -> None:

@@ -270,6 +270,16 @@ RULES = [
         ["given 9", "at most the 8 experts that there are"],
     ),
     (
+        "training.model={preset: mixtral-8x7b, experts: {sharedGate: true}}",
+        "spec.training.model.experts.sharedGate",
+        ["given true", "shared beside it"],
+    ),
+    (
+        "training.model={preset: mixtral-8x7b, experts: {shared: 1023}}",
+        "spec.training.mesh.tensor",
+        ["1023 shared over tensor 2"],
+    ),
+    (
         "training.model={preset: llama2-7b, experts: {perToken: 2}}",
         "spec.training.model.experts",
         ["given no count", "count and perToken", "a preset that has experts"],

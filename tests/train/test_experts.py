@@ -16,7 +16,7 @@ from shardwise.plan.flops import traced_flops
 from shardwise.train.balance import charged
 from shardwise.train.config import GptConfig
 from shardwise.train.experts import Experts
-from shardwise.train.layout import Layout, assemble, flatten
+from shardwise.train.layout import Layout, assemble, axis_names, flatten
 from shardwise.train.state import Program
 from shardwise.train.step import Metrics, lower_step, trace_step
 
@@ -35,10 +35,13 @@ MIXTURE = (
     "model.experts.perToken=2",
     "model.experts.balance=0.05",
 )
+SHARED = ("model.experts.shared=64", "model.experts.sharedGate=true")
 FIELDS: tuple[dict[str, object], ...] = (
     {},
     {"per_token": 1, "share_one": False},
     {"per_token": 6, "activation": "geglu"},
+    {"shared": 16},
+    {"shared": 8, "shared_gate": True, "share_one": False},
 )
 LAYOUTS = {
     "one device": {},
@@ -52,7 +55,14 @@ APART = {
 }
 
 
-def config_of(*, per_token: int = 2, share_one: bool = True, activation: str = "swiglu") -> GptConfig:
+def config_of(
+    *,
+    per_token: int = 2,
+    share_one: bool = True,
+    activation: str = "swiglu",
+    shared: int = 0,
+    shared_gate: bool = False,
+) -> GptConfig:
     """Return the config of a model with six experts."""
     return GptConfig(
         num_layers=2,
@@ -66,12 +76,14 @@ def config_of(*, per_token: int = 2, share_one: bool = True, activation: str = "
         num_experts=EXPERTS,
         experts_per_token=per_token,
         experts_share_one=share_one,
+        shared_size=shared,
+        shared_gate=shared_gate,
         balance=0.6,
     )
 
 
 def one_by_one(config: GptConfig, weights: dict[str, Array], x: Array) -> Array:
-    """Return what the mixture adds to [batch, position, embed], by all experts for all tokens."""
+    """Return what the mixture adds to [batch, position, embed], by all experts for all tokens, and the one of all."""
     likely = jax.nn.softmax(x @ weights["router.weight"], -1)
     least = jnp.sort(likely, -1)[..., -config.experts_per_token, None]
     shares = jnp.where(likely >= least, likely, 0)
@@ -82,6 +94,10 @@ def one_by_one(config: GptConfig, weights: dict[str, Array], x: Array) -> Array:
     for i in range(config.num_experts):
         gate, up, down = (weights[f"{name}.weight"][:, i] for name in ("gate", "up", "down"))
         out = out + shares[..., i, None] * ((activate(x @ gate) * (x @ up)) @ down.T)
+    if config.shared_size:
+        gate, up, down = (weights[f"shared.{name}.weight"] for name in ("gate", "up", "down"))
+        share = jax.nn.sigmoid(x @ weights["shared_gate.weight"]) if config.shared_gate else 1.0
+        out = out + share * ((activate(x @ gate) * (x @ up)) @ down.T)
     return out
 
 
@@ -96,7 +112,7 @@ def imbalance(config: GptConfig, weights: dict[str, Array], x: Array) -> Array:
 
 @pytest.mark.parametrize(
     ("layout", "fields"),
-    [*product(LAYOUTS, FIELDS), *zip(APART, FIELDS, strict=True)],
+    [*product(LAYOUTS, FIELDS), *zip([*APART, *list(APART)[1:]], FIELDS, strict=True)],
     ids=str,
 )
 def test_a_mixture_is_its_experts_one_by_one(layout: str, fields: dict[str, object]) -> None:
@@ -134,17 +150,11 @@ def check(config: GptConfig, on: Layout, weights: dict[str, Array], x: Array) ->
         loss = (one_by_one(config, weights, x) * slope).sum()
         return loss + config.balance / config.num_layers * POSITIONS * imbalance(config, weights, x), loss
 
-    stored = {path: on.stored(names) for path, names in names_of(experts).items()}
+    stored = {path: on.stored(names) for path, names in axis_names(experts).items()}
     with jax.set_mesh(on.mesh):
         found = jax.jit(jax.value_and_grad(ours, (0, 1)))(jax.device_put(weights, stored), x)
     (_, loss), gradients = jax.value_and_grad(theirs, (0, 1), has_aux=True)(weights, x)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), found, (loss, gradients))
-
-
-def names_of(experts: Experts) -> dict[str, list[str]]:
-    """Return the axes of each weight."""
-    linear = {name: getattr(experts, name).weight for name in ("router", "gate", "up", "down")}
-    return {f"{name}.weight": [axis.name for axis in weight.axes] for name, weight in linear.items()}
 
 
 def test_a_sequence_whose_outputs_nobody_uses_is_not_charged() -> None:
@@ -216,7 +226,7 @@ def of_one_device() -> OfOneDevice:
 
     def known(make_program: MakeProgram) -> tuple[str, list[Metrics]]:
         if not kept:
-            kept.append(run_with_metrics(make_program(*MIXTURE, num_devices=1)))
+            kept.append(run_with_metrics(make_program(*MIXTURE, *SHARED, num_devices=1)))
         return kept[0]
 
     return known
@@ -227,7 +237,7 @@ def test_losses_do_not_depend_on_the_mesh(make_program: MakeProgram, of_one_devi
     """Every mesh begins with the bits of one device and has its losses and its loads, which are kept even."""
     devices, words = PRODUCTS[name]
     digest, expected = of_one_device(make_program)
-    found, metrics = run_with_metrics(make_program(*MIXTURE, *words, num_devices=devices))
+    found, metrics = run_with_metrics(make_program(*MIXTURE, *SHARED, *words, num_devices=devices))
 
     assert expected[-1].loss < expected[0].loss - 0.1
     assert found == digest

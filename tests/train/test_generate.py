@@ -44,6 +44,8 @@ MIXTURE: Mapping[str, Any] = {
     "mlp_bias": False,
     "num_experts": 4,
     "experts_per_token": 2,
+    "shared_size": 32,
+    "shared_gate": True,
 }
 FAMILIES: Mapping[str, Callable[[], GptConfig]] = {
     "gpt2": lambda: gpt2_config(num_layers=2, scale_by_inverse_layer=True),

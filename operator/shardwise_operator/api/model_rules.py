@@ -93,6 +93,11 @@ MODEL_RULES: tuple[Rule, ...] = (
         message="expected at most the experts that there are",
         field=".experts.perToken",
     ),
+    _of_model(
+        holds="!has(self.experts) || !self.experts.?sharedGate.orValue(false) || has(self.experts.shared)",
+        message="expected shared beside sharedGate, the width of the MLP whose gate it is",
+        field=".experts.sharedGate",
+    ),
     _of_scaling(
         holds="self.kind != 'linear' || !has(self.originalSeqLen)",
         message="expected no originalSeqLen with kind: linear",

@@ -70,7 +70,7 @@ _TABLE: Mapping[str, tuple[str, str]] = {
         "kind factor originalSeqLen lowFrequencyFactor highFrequencyFactor betaSlow betaFast attentionFactor",
         "",
     ),
-    "spec.training.model.experts": ("count perToken shareOne balance", ""),
+    "spec.training.model.experts": ("count perToken shareOne shared sharedGate balance", ""),
     "spec.training.model.dropout": ("embed residual attention", ""),
     "spec.training.data": ("tokenizer beginToken endToken attendAcross heldOut leaveOut dedup", "store"),
     "spec.training.data.train.*": ("name weight epochs textField chatTemplate preferences leaveOut", "paths"),

@@ -81,7 +81,7 @@ def _model(model: Model, tokenizer: str) -> Model:
 
 def _experts(experts: Experts, of_preset: Experts | None) -> Experts:
     experts = _fill(experts, dict(of_preset or ()))
-    return _fill(experts, {"share_one": True, "balance": 0.01})
+    return _fill(experts, {"share_one": True, "shared_gate": False, "balance": 0.01})
 
 
 def _rope_scaling(scaling: RopeScaling, seq_len: int | None) -> RopeScaling:

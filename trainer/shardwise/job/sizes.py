@@ -14,15 +14,16 @@ from shardwise.job.spec.training import Lora
 
 
 def block_matrix_parameters(
-    *, embed: int, heads: int, kv_heads: int, head_size: int, mlp: int, is_gated: bool, mlps: int = 1, routes: int = 0
+    *, embed: int, heads: int, kv_heads: int, head_size: int, inside: int, is_gated: bool, routes: int = 0
 ) -> int:
     """Count the parameters in the matrices of one block; no biases and gains.
 
-    `mlps` are its experts or, for the matrices that one token is multiplied with, those that it goes through; `routes`
-    are the experts that its router chooses from.
+    `inside` is the width of its MLP or of all MLPs of a mixture together or, for the matrices that one token is
+    multiplied with, of those that it goes through; `routes` are the experts that a router chooses from, and one more
+    where the MLP of all tokens has a gate.
     """
     attention = 2 * embed * head_size * (heads + kv_heads)  # queries and the way out, keys and values
-    return attention + mlps * (3 if is_gated else 2) * embed * mlp + routes * embed
+    return attention + (3 if is_gated else 2) * embed * inside + routes * embed
 
 
 def block_adapter_parameters(
@@ -75,15 +76,15 @@ def block_matrices(model: Model, *, of_a_token: bool = False) -> int:
     """Count the parameters in the matrices of one block of a resolved model, or of those that a token goes through."""
     embed, heads, kv_heads, head_size, mlp = _of_block(model)
     experts = model.experts
+    of_all = (experts.count or 0) * mlp + (experts.shared or 0) if experts else mlp
     return block_matrix_parameters(
         embed=embed,
         heads=heads,
         kv_heads=kv_heads,
         head_size=head_size,
-        mlp=mlp,
+        inside=inside_of_a_token(model) if of_a_token else of_all,
         is_gated=is_gated(model),
-        mlps=mlps_of_a_token(model) if of_a_token or not experts else experts.count or 0,
-        routes=(experts.count or 0) if experts else 0,
+        routes=(experts.count or 0) + bool(experts.shared_gate) if experts else 0,
     )
 
 
@@ -106,9 +107,10 @@ def block_adapters(model: Model, lora: Lora) -> tuple[int, int]:
     )
 
 
-def mlps_of_a_token(model: Model) -> int:
-    """Return how many MLPs a token goes through in a block."""
-    return (model.experts.per_token or 0) if model.experts else 1
+def inside_of_a_token(model: Model) -> int:
+    """Return the values of a token inside of all MLPs that it goes through in a block."""
+    mlp, experts = model.mlp or 0, model.experts
+    return (experts.per_token or 0) * mlp + (experts.shared or 0) if experts else mlp
 
 
 def values_of_heads(model: Model) -> tuple[int, int]:

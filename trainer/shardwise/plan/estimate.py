@@ -12,9 +12,9 @@ from shardwise.job.sizes import (
     block_adapters,
     block_matrices,
     flops_per_token,
+    inside_of_a_token,
     is_gated,
     keys_seen_twice,
-    mlps_of_a_token,
     values_of_heads,
 )
 from shardwise.job.spec import Model, Training, TrainingJob
@@ -109,7 +109,7 @@ def _bytes(training: Training, of: _Sizes) -> float:
     if not training.lora:  # the gradient of the table that tokens are looked up in
         whole += of.vocab * of.embed * 4 / tensor
     ups = 3 if is_gated(training.model) else 2
-    working = tokens * width * (2 * ups * mlps_of_a_token(training.model) * of.mlp / tensor + 8 * of.embed)
+    working = tokens * width * (2 * ups * inside_of_a_token(training.model) / tensor + 8 * of.embed)
     if context > 1:  # keys and values, and their gradients in the format of sums and in float32: of whole sequences
         # or, around a ring, of a device's own part, of what is there and what is coming.
         parts = 3 if training.mesh.context_strategy == "ring" else context
@@ -228,7 +228,7 @@ def _tokens_at_once(training: Training, of: _Sizes) -> int:
 
 def _kept_of_a_layer(model: Model, tensor: int) -> float:
     """Return the values of a token that the backward pass keeps of one layer."""
-    embed, mlp = model.embed or 0, (model.mlp or 0) * mlps_of_a_token(model)
+    embed, mlp = model.embed or 0, inside_of_a_token(model)
     heads, kv_heads = values_of_heads(model)
     gates = 1 if is_gated(model) else 0
     match model.remat:

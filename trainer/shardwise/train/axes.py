@@ -19,7 +19,7 @@ Axes = str | tuple[str, ...]
 Table = Mapping[str, Axes]
 """Axis name -> mesh axes; a name that is not there is not split."""
 
-_TENSOR = dict.fromkeys(("heads", "kv_heads", "mlp", "vocab"), "tensor")
+_TENSOR = dict.fromkeys(("heads", "kv_heads", "mlp", "shared", "vocab"), "tensor")
 PARAMETERS: Table = MappingProxyType({**_TENSOR, "embed": DATA})
 COMPUTE: Table = MappingProxyType({"batch": DATA, **_TENSOR})
 STREAM: Table = MappingProxyType({"batch": DATA, "position": "tensor"})

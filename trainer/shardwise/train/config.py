@@ -51,6 +51,8 @@ class GptConfig:
     num_experts: int = 0
     experts_per_token: int = 0
     experts_share_one: bool = True
+    shared_size: int = 0
+    shared_gate: bool = False
     balance: float = 0.0
     query_pre_attn_scalar: float = field(default=None)  # type: ignore[assignment]  # filled below: the head size
     attention_softcap: float | None = None
@@ -111,6 +113,8 @@ class GptConfig:
             num_experts=_filled(model.experts.count) if model.experts else 0,
             experts_per_token=_filled(model.experts.per_token) if model.experts else 0,
             experts_share_one=_filled(model.experts.share_one) if model.experts else True,
+            shared_size=(model.experts.shared or 0) if model.experts else 0,
+            shared_gate=_filled(model.experts.shared_gate) if model.experts else False,
             balance=_filled(model.experts.balance) if model.experts else 0.0,
             query_pre_attn_scalar=_filled(model.query_pre_attn_scalar),
             attention_softcap=model.attention_softcap,
@@ -208,6 +212,16 @@ class GptConfig:
     def Routes(self) -> Axis:
         """The same as what a router chooses from: a matrix of its own, where `experts` stacks matrices."""
         return Axis("routes", self.num_experts)
+
+    @property
+    def Shared(self) -> Axis:
+        """The hidden features of the MLP that every token goes through beside its experts."""
+        return Axis("shared", self.shared_size)
+
+    @property
+    def Gates(self) -> Axis:
+        """What a token decides by how much it takes of that MLP: one number."""
+        return Axis("gates", 1)
 
     @property
     def Position(self) -> Axis:

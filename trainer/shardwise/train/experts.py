@@ -1,5 +1,8 @@
 """The feed-forward layer as a mixture of experts: a router picks a few MLPs for each token, and weighs what they add.
 
+Beside them there may be one for all tokens, which a model needs not learn in each expert anew (Dai et al.,
+"DeepSeekMoE", 2024; Qwen Team, "Qwen1.5-MoE", 2024, for its gate).
+
 No token is left out, however many want the same expert. Either every device has a part of each expert and gathers them
 for its own tokens (`train/experts_gathered.py`), or it has some and gathers tokens (`train/experts_apart.py`).
 
@@ -37,6 +40,9 @@ class Experts(eqx.Module):
     gate: Linear
     up: Linear
     down: Linear
+    shared: Mlp | None
+    """What every token goes through beside its experts, and by a sigmoid how much of that it takes."""
+    shared_gate: Linear | None
     loads: NamedArray | None = None
     """Zeros whose gradient is each expert's share of a sequence's picks, float32 {batch, routes}; see `balance`."""
 
@@ -45,12 +51,19 @@ class Experts(eqx.Module):
         """Return normal weights; `down`, which adds to the residual stream, is smaller by 1 / sqrt(2 layers)."""
         router_key, gate_key, up_key, down_key = jax.random.split(key, 4)
         std, inside = config.init_std, (config.Experts, config.Mlp)
+        shared = gate = None
+        if config.shared_size:
+            shared = Mlp.init(config, config.Shared, key=jax.random.fold_in(key, 4))
+        if config.shared_gate:
+            gate = Linear.init(config.Embed, config.Gates, std, bias=False, key=jax.random.fold_in(key, 5))
         return cls(
             config,
             replace(Linear.init(config.Embed, config.Routes, std, bias=False, key=router_key), is_exact=True),
             Linear.init(config.Embed, inside, std, bias=False, key=gate_key),
             Linear.init(config.Embed, inside, std, bias=False, key=up_key),
             Linear.init(inside, config.Embed, config.residual_init_std, bias=False, key=down_key),
+            shared,
+            gate,
         )
 
     def __call__(self, x: NamedArray, layout: Layout) -> NamedArray:
@@ -67,7 +80,16 @@ class Experts(eqx.Module):
         )
         weights = Weights(self.gate.weight.array, self.up.weight.array, self.down.weight.array)
         mixed = experts_apart.mixed if layout.splits_experts else experts_gathered.mixed
-        return layout.leave(hax.named(mixed(how, x.array, shares, picks, weights), x.axes))
+        out = layout.leave(hax.named(mixed(how, x.array, shares, picks, weights), x.axes))
+        return out if self.shared is None else out + self._beside(self.shared, x, layout)
+
+    def _beside(self, shared: Mlp, x: NamedArray, layout: Layout) -> NamedArray:
+        """Return what every token gets beside its experts."""
+        out = shared(x, layout)
+        if self.shared_gate is None:
+            return out
+        gate = self.shared_gate(x, layout, layout.put)["gates", 0].astype(jnp.float32)
+        return (out * hnn.sigmoid(gate)).astype(out.dtype)
 
     def _routed(self, x: NamedArray, layout: Layout) -> tuple[Array, Array]:
         """Return the share of each token's experts in what it gets, float32, and which they are: [batch, position, k].
@@ -97,4 +119,4 @@ FeedForward = Mlp | Experts
 
 def feed_forward(config: GptConfig, *, key: Array) -> FeedForward:
     """Return a block's feed-forward layer: one MLP, or a mixture of them."""
-    return (Experts if config.num_experts else Mlp).init(config, key=key)
+    return Experts.init(config, key=key) if config.num_experts else Mlp.init(config, config.Mlp, key=key)

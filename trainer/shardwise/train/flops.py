@@ -37,10 +37,9 @@ def num_matrix_parameters(config: GptConfig) -> int:
         heads=config.num_heads,
         kv_heads=config.num_kv_heads,
         head_size=config.head_size,
-        mlp=config.mlp_size,
+        inside=(config.experts_per_token or 1) * config.mlp_size + config.shared_size,
         is_gated=config.is_gated,
-        mlps=config.experts_per_token or 1,
-        routes=config.num_experts,
+        routes=config.num_experts + config.shared_gate,
     )
     return config.num_layers * block + config.vocab_size * config.embed_size
 

@@ -8,7 +8,7 @@ import equinox as eqx
 import haliax.nn as hnn
 import jax
 import jax.numpy as jnp
-from haliax import NamedArray
+from haliax import Axis, NamedArray
 
 from shardwise.train.config import GptConfig
 from shardwise.train.layout import Layout
@@ -52,20 +52,20 @@ class Mlp(eqx.Module):
     down: Linear
 
     @classmethod
-    def init(cls, config: GptConfig, *, key: Array) -> Self:
+    def init(cls, config: GptConfig, Inside: Axis, *, key: Array) -> Self:
         """Return normal weights; `down`, which adds to the residual stream, is smaller by 1 / sqrt(2 layers)."""
         up_key, down_key = jax.random.split(key)
         std, bias = config.init_std, config.mlp_bias
         gate = None
         if config.is_gated:
             gate_key, up_key = jax.random.split(up_key)
-            gate = Linear.init(config.Embed, config.Mlp, std, bias=bias, key=gate_key)
+            gate = Linear.init(config.Embed, Inside, std, bias=bias, key=gate_key)
         small = config.residual_init_std
         return cls(
             config,
             gate,
-            Linear.init(config.Embed, config.Mlp, std, bias=bias, key=up_key),
-            Linear.init(config.Mlp, config.Embed, small, bias=bias, key=down_key),
+            Linear.init(config.Embed, Inside, std, bias=bias, key=up_key),
+            Linear.init(Inside, config.Embed, small, bias=bias, key=down_key),
         )
 
     def __call__(self, x: NamedArray, layout: Layout) -> NamedArray:

@@ -114,7 +114,14 @@ def _check_vocabulary(config: GptConfig, tokenizer_size: int, training: Training
             "of the tokenizer; leave it out to take the tokenizer's, or give weights that are there their own"
         )
     if config.Vocab.size % training.mesh.tensor:
-        split = (config.num_heads, config.num_kv_heads, config.mlp_size, config.Vocab.size, num_devices)
+        split = (
+            config.num_heads,
+            config.num_kv_heads,
+            config.mlp_size,
+            config.shared_size,
+            config.Vocab.size,
+            num_devices,
+        )
         raise DataError(
             f"spec.training.mesh.tensor: given {training.mesh.tensor}, expected a size that divides the vocabulary of "
             f"{config.Vocab.size} entries (padded), the heads, kvHeads, mlp and the devices: "

@@ -203,7 +203,8 @@ def _uneven(job: TrainingJob, tensor: int, data: int, context: int) -> list[str]
     model = job.spec.training.model
     vocab = None if model.vocab_size is None else padded_vocab_size(model.vocab_size)
     kv_heads = None if model.kv_heads == model.heads else model.kv_heads
-    sizes = {"heads": model.heads, "kvHeads": kv_heads, "mlp": model.mlp, "vocabulary rows": vocab}
+    shared = model.experts.shared if model.experts else None
+    sizes = {"heads": model.heads, "kvHeads": kv_heads, "mlp": model.mlp, "shared": shared, "vocabulary rows": vocab}
     parts = [
         f"{size} {name} over tensor {tensor}" for name, size in sizes.items() if size is not None and size % tensor
     ]

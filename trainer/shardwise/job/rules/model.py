@@ -93,6 +93,8 @@ def experts_can_be_computed(job: TrainingJob) -> Iterator[Problem]:
         yield Problem(path=f"{_PATH}.experts", given=given, expected=expected)
     elif per_token > count:
         yield wrong(f"{_PATH}.experts.perToken", per_token, f"at most the {count} experts that there are")
+    if model.experts.shared_gate and not model.experts.shared:
+        yield wrong(f"{_PATH}.experts.sharedGate", True, "shared beside it, the width of the MLP whose gate it is")
 
 
 def rope_scaling_has_its_fields(job: TrainingJob) -> Iterator[Problem]:

@@ -93,6 +93,12 @@ class Experts(StrictModel):
         None,
         description="Whether the shares of a token's experts add up to 1; false: they are the router's probabilities.",
     )
+    shared: Annotated[int | None, Unit("values per token"), FilledFrom("the preset")] = Field(
+        None, ge=1, le=1048576, description="Width of an MLP that every token goes through beside its experts, if any."
+    )
+    shared_gate: Annotated[bool | None, FilledFrom(_PRESET_OR + "false")] = Field(
+        None, description="Whether a token decides by a sigmoid how much of that it takes (Qwen 2 with experts)."
+    )
     balance: Annotated[float | None, Unit("ratio"), FilledFrom(_PRESET_OR + "0.01")] = Field(
         None,
         ge=0,

@@ -39,6 +39,8 @@ MODEL_KEYS: Mapping[str, str] = {
     "num_experts": "experts.count",
     "experts_per_token": "experts.perToken",
     "experts_share_one": "experts.shareOne",
+    "shared_size": "experts.shared",
+    "shared_gate": "experts.sharedGate",
     "query_pre_attn_scalar": "queryPreAttnScalar",
     "attention_softcap": "attentionSoftcap",
     "logit_softcap": "logitSoftcap",

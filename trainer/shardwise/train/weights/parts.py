@@ -27,6 +27,8 @@ _USUAL: Mapping[str, Any] = {
     "logit_softcap": None,
     "sliding_window": None,
     "sliding_window_pattern": None,
+    "shared_size": 0,
+    "shared_gate": False,
     "scale_embedding": False,
     "scale_by_inverse_layer": False,
 }

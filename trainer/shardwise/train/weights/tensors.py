@@ -110,6 +110,8 @@ def axis_sizes(config: GptConfig) -> dict[str, int]:
         config.Mlp,
         config.Experts,
         config.Routes,
+        config.Shared,
+        config.Gates,
     )
     return {axis.name: axis.size for axis in axes}
 
