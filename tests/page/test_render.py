@@ -92,6 +92,21 @@ def test_a_loss_that_is_no_number(browser: Browser, tmp_path: Path) -> None:
     assert "data-error" not in shown
 
 
+def test_questions_are_shares_of_right_answers(browser: Browser, tmp_path: Path) -> None:
+    """A figure and a chart of their own, in per cent, beside the loss."""
+    directory = make_run(tmp_path / "run")
+    found = ({"asked": {"loss": 2.0, "accuracy": share, "questions": 8}} for share in (0.25, 0.375))
+    steps = [
+        each for n, sets in enumerate(found, 7) for each in (step(n), {"event": "evaluated", "step": n, "sets": sets})
+    ]
+    with (directory / "metrics.jsonl").open("a", encoding="utf-8") as metrics:
+        metrics.write(lines(steps))
+    shown = browser.shown(render(gather(directory)))
+    assert re.search(r"<dt>right on asked</dt><dd>38 %<small>of its questions</small>", shown)
+    assert "Answered right on asked" in shown
+    assert "data-error" not in shown
+
+
 def test_the_mfu_is_not_said_to_be_of_a_measured_peak(browser: Browser, tmp_path: Path) -> None:
     """A class may give the peak of its devices, and then nothing was measured; a run directory does not say which."""
     shown = browser.shown(render(gather(make_run(tmp_path / "run"))))
