@@ -62,7 +62,7 @@ def linear(x: NamedArray, of: Linear) -> NamedArray:
 
 
 def layer(x: NamedArray, block: Block) -> NamedArray:
-    qkv = linear(block.norm(x), block.attention.qkv)  # type: ignore[arg-type]  # this block's heads share no keys
+    qkv = linear(block.norm(x), block.attention.qkv)  # type: ignore[arg-type, misc]  # this block has both
     q, k, v = qkv.unbind(CONFIG.Qkv)
     k, v = k.rename({"position": "key"}), v.rename({"position": "key"})  # no name may stand twice in one array
     scores = hax.dot(q, k, axis=CONFIG.HeadSize) / math.sqrt(CONFIG.HeadSize.size)

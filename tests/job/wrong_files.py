@@ -234,6 +234,21 @@ RULES = [
     ("training.model={layers: 2, embed: 64}", "spec.training.model", ["neither a preset nor heads, seqLen"]),
     ("training.model.heads=12", "spec.training.model.heads", ["divides embed 128: 1, 2, 4, 8, 16"]),
     (
+        "training.model={preset: tiny, preNorm: false}",
+        "spec.training.model.postNorm",
+        ["given false", "true with preNorm: false", "or set preNorm: true"],
+    ),
+    (
+        "training.model={preset: tiny, preNorm: false, postNorm: true, block: parallel}",
+        "spec.training.model.block",
+        ['given "parallel"', "sequential with preNorm: false", "or set preNorm: true"],
+    ),
+    (
+        "training.model={preset: tiny, qkNormOver: all-heads}",
+        "spec.training.model.qkNormOver",
+        ['given "all-heads"', "head without qkNorm", "or set qkNorm: true"],
+    ),
+    (
         "training.model={preset: tiny, mlpBias: false, experts: {count: 4, perToken: 2}}",
         "spec.training.model.activation",
         ["gelu", "swiglu or geglu with experts"],

@@ -39,6 +39,14 @@ GEMMA: Mapping[str, Any] = {
     "sliding_window_pattern": 2,
     "scale_embedding": True,
 }
+OLMO: Mapping[str, Any] = {
+    "num_kv_heads": 2,
+    "norm": "rms",
+    "pre_norm": False,
+    "post_norm": True,
+    "qk_norm": True,
+    "qk_norm_over": "all-heads",
+}
 MIXTURE: Mapping[str, Any] = {
     "activation": "swiglu",
     "mlp_bias": False,
@@ -51,6 +59,7 @@ FAMILIES: Mapping[str, Callable[[], GptConfig]] = {
     "gpt2": lambda: gpt2_config(num_layers=2, scale_by_inverse_layer=True),
     "gptj": lambda: gptj_config(num_layers=2),
     "gemma2": lambda: gpt2_config(num_layers=2, **GEMMA),
+    "olmo2": lambda: gpt2_config(num_layers=2, **OLMO),
     "mixture": lambda: gpt2_config(num_layers=2, **MIXTURE),
 }
 

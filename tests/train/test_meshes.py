@@ -43,6 +43,13 @@ GEMMA = (
     "model.slidingWindowPattern=3",
     "model.localRopeTheta=1e3",
 )
+OLMO = (
+    *LLAMA,
+    "model.preNorm=false",
+    "model.postNorm=true",
+    "model.qkNorm=true",
+    "model.qkNormOver=all-heads",
+)
 NEOX = (
     "model.block=parallel-two-norms",
     "model.position=rotary",
@@ -82,9 +89,10 @@ MESHES = {
             marks=pytest.mark.long,
         ),
         (GEMMA, 1e-5),
+        (OLMO, 1e-5),
         pytest.param(NEOX, 1e-5, marks=pytest.mark.long),
     ],
-    ids=["adamw", "adam-parallel-rotary", "lion-parallel", "muon", "llama", "qwen", "gemma", "neox"],
+    ids=["adamw", "adam-parallel-rotary", "lion-parallel", "muon", "llama", "qwen", "gemma", "olmo", "neox"],
 )
 def test_losses_do_not_depend_on_the_mesh(make_program: MakeProgram, words: tuple[str, ...], tolerance: float) -> None:
     """Over 20 float32 steps every mesh gives the losses of one device, and starts from the very same bits."""

@@ -14,12 +14,12 @@ from haliax import Axis
 from tests.train.small_gpt import Params, forward_of, gpt2_config, gptj_config, program_of, random_params
 
 from shardwise.job.spec import Model
-from shardwise.train.block import Attention
 from shardwise.train.config import GptConfig
 from shardwise.train.dropout import Dropout
 from shardwise.train.gradients import head_settings
 from shardwise.train.loss import head_loss
 from shardwise.train.norm import Norm
+from shardwise.train.self_attention import Attention
 from shardwise.train.state import Program
 
 MAKERS = [gpt2_config, gptj_config]
@@ -141,7 +141,7 @@ def test_scores_are_scaled_as_asked_in_bfloat16(
         queries.append(q)
         return q
 
-    monkeypatch.setattr("shardwise.train.block.attend", attend)
+    monkeypatch.setattr("shardwise.train.self_attention.attend", attend)
     sums = []
     for scalar in (1.0, float(features)):
         config = make(num_layers=1, embed_size=64, query_pre_attn_scalar=scalar)

@@ -27,6 +27,16 @@ _IS_ROTARY = (
     f"has(self.position) ? self.position == 'rotary' && !(self.?preset.orValue('') in {_TURNED_IN_PART}) : "
     f"self.?preset.orValue('') in {_TURNED}"
 )
+_BARE = quoted(preset for preset, fields in PRESETS.items() if not fields["pre_norm"])
+_POST_NORMED = quoted(preset for preset, fields in PRESETS.items() if fields["post_norm"])
+_IN_TURN = quoted(preset for preset, fields in PRESETS.items() if fields["block"] == "sequential")
+_QK_NORMED = quoted(preset for preset, fields in PRESETS.items() if fields["qk_norm"])
+_OVER_ALL_HEADS = quoted(preset for preset, fields in PRESETS.items() if fields["qk_norm_over"] == "all-heads")
+_HAS_PRE_NORM = f"(has(self.preNorm) ? self.preNorm : !(self.?preset.orValue('') in {_BARE}))"
+_HAS_QK_NORM = f"(has(self.qkNorm) ? self.qkNorm : self.?preset.orValue('') in {_QK_NORMED})"
+_NORMS_HEADS_APART = (
+    f"(has(self.qkNormOver) ? self.qkNormOver == 'head' : !(self.?preset.orValue('') in {_OVER_ALL_HEADS}))"
+)
 _GATED = quoted(preset for preset, fields in PRESETS.items() if fields["activation"] in ("swiglu", "geglu"))
 _UNBIASED = quoted(preset for preset, fields in PRESETS.items() if not fields["mlp_bias"])
 
@@ -71,6 +81,22 @@ MODEL_RULES: tuple[Rule, ...] = (
             field=f".{name}",
         )
         for name in ("slidingWindowPattern", "localRopeTheta")
+    ),
+    _of_model(
+        holds=f"{_HAS_PRE_NORM} || (has(self.postNorm) ? self.postNorm : self.?preset.orValue('') in {_POST_NORMED})",
+        message="expected true with preNorm: false",
+        field=".postNorm",
+    ),
+    _of_model(
+        holds=f"{_HAS_PRE_NORM} || (has(self.block) ? self.block == 'sequential' : "
+        f"!has(self.preset) || self.preset in {_IN_TURN})",
+        message="expected sequential with preNorm: false",
+        field=".block",
+    ),
+    _of_model(
+        holds=f"{_HAS_QK_NORM} || {_NORMS_HEADS_APART}",
+        message="expected head without qkNorm",
+        field=".qkNormOver",
     ),
     _of_model(
         holds="!has(self.experts) || "

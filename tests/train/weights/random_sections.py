@@ -26,6 +26,7 @@ _FAMILIES = (
     "qwen2.5-0.5b",
     "qwen3-0.6b",
     "qwen3-30b-a3b",
+    "olmo2-1b",
     "gemma2-2b",
     "gemma3-1b",
 )
@@ -127,8 +128,10 @@ def _experts(draw: Random) -> Section:
 _CHANGES: tuple[Draw, ...] = (
     _one_of("block", "sequential", "parallel", "parallel-two-norms"),
     _one_of("norm", "layer", "rms", "rms-unit-offset"),
+    _one_of("preNorm", True, False),
     _one_of("postNorm", True, False),
     _one_of("qkNorm", True, False),
+    _one_of("qkNormOver", "head", "all-heads"),
     _one_of("activation", "gelu", "gelu-exact", "swiglu", "geglu"),
     _one_of("position", "learned", "rotary"),
     _one_of("rotaryDim", None, 2, 4),

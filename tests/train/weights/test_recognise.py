@@ -116,6 +116,8 @@ PUBLISHED = {
     "qwen2.5-7b": ("qwen2", 152064),
     "qwen3-0.6b": ("qwen3", 151936),
     "qwen3-8b": ("qwen3", 151936),
+    "olmo2-1b": ("olmo2", 100352),
+    "olmo2-7b": ("olmo2", 100352),
     "gemma2-2b": ("gemma2", 256000),
     "gemma3-1b": ("gemma3_text", 262144),
     "pythia-410m": ("gpt_neox", 50304),

@@ -60,10 +60,10 @@ _TABLE: Mapping[str, tuple[str, str]] = {
     "spec.program": ("", "module command args env workdir"),
     "spec.training": ("seed xlaFlags", "steps"),
     "spec.training.model": (
-        """layers heads kvHeads headSize embed mlp seqLen vocabSize block norm postNorm qkNorm activation position
-        rotaryDim rotaryPairs ropeTheta localRopeTheta tiedHead headBias attentionBias attentionOutBias mlpBias
-        queryPreAttnScalar attentionSoftcap logitSoftcap slidingWindow slidingWindowPattern scaleEmbedding
-        scaleByInverseLayer normEpsilon initStd""",
+        """layers heads kvHeads headSize embed mlp seqLen vocabSize block norm preNorm postNorm qkNorm qkNormOver
+        activation position rotaryDim rotaryPairs ropeTheta localRopeTheta tiedHead headBias attentionBias
+        attentionOutBias mlpBias queryPreAttnScalar attentionSoftcap logitSoftcap slidingWindow slidingWindowPattern
+        scaleEmbedding scaleByInverseLayer normEpsilon initStd""",
         "preset remat attention",
     ),
     "spec.training.model.ropeScaling": (
@@ -197,8 +197,10 @@ def _before(known: Mapping[str, Json]) -> dict[str, Json]:
         "kvHeads": heads,
         "headSize": embed // heads,
         "norm": "layer",
+        "preNorm": True,
         "postNorm": False,
         "qkNorm": False,
+        "qkNormOver": "head",
         "activation": "gelu",
         "rotaryPairs": "interleaved" if rotary == "rotary" else None,
         "ropeTheta": 10_000.0 if rotary == "rotary" else None,

@@ -26,8 +26,10 @@ _GPT2 = {
     "head_bias": False,
     "attention_bias": True,
     "norm": "layer",
+    "pre_norm": True,
     "post_norm": False,
     "qk_norm": False,
+    "qk_norm_over": "head",
     "activation": "gelu",
     "rotary_pairs": "interleaved",
     "rope_theta": 10_000.0,
@@ -63,6 +65,14 @@ _LLAMA3 = _LLAMA | {"rope_theta": 500_000.0}
 _MISTRAL = _LLAMA | {"sliding_window": 4096}
 _QWEN2 = _LLAMA | {"attention_bias": True, "attention_out_bias": False, "rope_theta": 1e6, "norm_epsilon": 1e-6}
 _QWEN3 = _LLAMA | {"qk_norm": True, "head_size": 128, "rope_theta": 1e6, "norm_epsilon": 1e-6}
+_OLMO2 = _LLAMA | {
+    "pre_norm": False,
+    "post_norm": True,
+    "qk_norm": True,
+    "qk_norm_over": "all-heads",
+    "rope_theta": 500_000.0,
+    "norm_epsilon": 1e-6,
+}
 _GEMMA2 = _LLAMA | {
     "norm": "rms-unit-offset",
     "post_norm": True,
@@ -157,6 +167,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         **_QWEN3,
         "experts": Experts(count=128, per_token=8, balance=0.001),
     },
+    "olmo2-1b": {"layers": 16, "heads": 16, "embed": 2048, "mlp": 8192, "seq_len": 4096, **_OLMO2},
+    "olmo2-7b": {"layers": 32, "heads": 32, "embed": 4096, "mlp": 11008, "seq_len": 4096, **_OLMO2},
     "gemma2-2b": {
         "layers": 26,
         "heads": 8,
@@ -193,6 +205,8 @@ _VOCAB_SIZES: Mapping[str, int] = {
     "qwen3-0.6b": 151936,
     "qwen3-8b": 151936,
     "qwen3-30b-a3b": 151936,
+    "olmo2-1b": 100352,
+    "olmo2-7b": 100352,
     "gemma2-2b": 256000,
     "gemma3-1b": 262144,
     "pythia-410m": 50304,

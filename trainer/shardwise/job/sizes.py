@@ -128,10 +128,12 @@ def num_parameters(model: Model, vocab_size: int) -> int:
     """Return the weights and biases of a resolved model with so many tokens, without the table's padding."""
     embed, heads, kv_heads, head_size, mlp = _of_block(model)
     norm = 2 if model.norm == "layer" else 1  # gains, and the biases of a layer norm
-    norms = (1 if model.block == "parallel" else 2) + (2 if model.post_norm else 0)
+    before = 0 if model.pre_norm is False else 1 if model.block == "parallel" else 2
+    norms = before + (2 if model.post_norm else 0)
     ups = 2 if is_gated(model) else 1
     block = block_matrices(model) + norms * norm * embed
-    block += 2 * norm * head_size if model.qk_norm else 0
+    of_qk = heads + kv_heads if model.qk_norm_over == "all-heads" else 2
+    block += norm * head_size * of_qk if model.qk_norm else 0
     block += head_size * (heads + 2 * kv_heads) if model.attention_bias else 0
     block += embed if model.attention_out_bias else 0
     block += ups * mlp + embed if model.mlp_bias else 0

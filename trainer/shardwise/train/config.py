@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal, Self, TypeVar
 
-from haliax import Axis
+from haliax import Axis, AxisSpec
 
 from shardwise.job.kernels import Kernel, kernel_of
 from shardwise.job.presets import padded_vocab_size
@@ -34,8 +34,10 @@ class GptConfig:
     head_size: int = field(default=None)  # type: ignore[assignment]  # filled below: embed over heads
     block: Literal["sequential", "parallel", "parallel-two-norms"] = "sequential"
     norm: Literal["layer", "rms", "rms-unit-offset"] = "layer"
+    pre_norm: bool = True
     post_norm: bool = False
     qk_norm: bool = False
+    qk_norm_over: Literal["head", "all-heads"] = "head"
     activation: Literal["gelu", "gelu-exact", "swiglu", "geglu"] = "gelu"
     position: Literal["learned", "rotary"] = "learned"
     rotary_dim: int = 0
@@ -96,8 +98,10 @@ class GptConfig:
             head_size=_filled(model.head_size),
             block=_filled(model.block),
             norm=_filled(model.norm),
+            pre_norm=_filled(model.pre_norm),
             post_norm=_filled(model.post_norm),
             qk_norm=_filled(model.qk_norm),
+            qk_norm_over=_filled(model.qk_norm_over),
             activation=_filled(model.activation),
             position=_filled(model.position),
             rotary_dim=model.rotary_dim or 0,
@@ -167,6 +171,13 @@ class GptConfig:
     def HeadSize(self) -> Axis:
         """One head's features."""
         return Axis("head_size", self.head_size)
+
+    @property
+    def normed_of_qk(self) -> tuple[AxisSpec, AxisSpec]:
+        """What of a token's queries is scaled as one by their norm, and what of its keys."""
+        if self.qk_norm_over == "head":
+            return self.HeadSize, self.HeadSize
+        return (self.Heads, self.HeadSize), (self.KvHeads if self.is_grouped else self.Heads, self.HeadSize)
 
     @property
     def Qkv(self) -> Axis:

@@ -8,16 +8,16 @@ from typing import Self
 import equinox as eqx
 import haliax as hax
 import jax.numpy as jnp
-from haliax import Axis, NamedArray
+from haliax import AxisSpec, NamedArray
 
 from shardwise.train.config import GptConfig
 from shardwise.train.layout import Layout
 
 
 class Norm(eqx.Module):
-    """Scale the vectors along one axis to the same length, then multiply by gains."""
+    """Scale the vectors along an axis, or along several joined, to the same length, then multiply by gains."""
 
-    Along: Axis = eqx.field(static=True)
+    Along: AxisSpec = eqx.field(static=True)
     epsilon: float = eqx.field(static=True)
     offset: float = eqx.field(static=True)
     """What is added to the stored gains."""
@@ -26,7 +26,7 @@ class Norm(eqx.Module):
     """Of a layer norm, which also takes the mean away; an RMS norm has none."""
 
     @classmethod
-    def init(cls, config: GptConfig, Along: Axis) -> Self:
+    def init(cls, config: GptConfig, Along: AxisSpec) -> Self:
         """Return the model's kind of norm, whose gains are 1 and biases 0."""
         offset = 1.0 if config.norm == "rms-unit-offset" else 0.0
         gains = hax.zeros(Along) if offset else hax.ones(Along)

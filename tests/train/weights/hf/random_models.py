@@ -143,6 +143,10 @@ def _qwen3(draw: Random) -> Fields:
     return {**fields, **_tied(draw), "rope_parameters": _rope(draw, fields["max_position_embeddings"])}
 
 
+def _olmo2(draw: Random) -> Fields:
+    return _qwen3(draw)
+
+
 def _gemma2(draw: Random) -> Fields:
     fields = _of_heads(draw)
     positions = fields["max_position_embeddings"]
@@ -227,6 +231,7 @@ _FAMILIES: Mapping[str, Callable[[Random], Fields]] = {
     "qwen2": _qwen2,
     "qwen3": _qwen3,
     "qwen3_moe": _qwen3_moe,
+    "olmo2": _olmo2,
     "gemma2": _gemma2,
     "gemma3_text": _gemma3,
 }

@@ -13,6 +13,7 @@ from shardwise.protocol.text import any_of
 
 _PATH = "spec.training.model"
 _WINDOW = "set slidingWindow, the tokens that such a block sees, or take it out"
+_NORMS = "without any norm nothing keeps what attention and feed-forward add small; or set preNorm: true"
 
 
 def sizes_are_known(job: TrainingJob) -> Iterator[Problem]:
@@ -75,6 +76,17 @@ def windows_have_a_size(job: TrainingJob) -> Iterator[Problem]:
     for name, value in of_windows.items():
         if value is not None and model.sliding_window is None:
             yield wrong(f"{_PATH}.{name}", value, f"no {name} without slidingWindow", _WINDOW)
+
+
+def norms_go_together(job: TrainingJob) -> Iterator[Problem]:
+    """Require norms after where none is before, and a norm of queries and keys where something is said of it."""
+    model = job.spec.training.model
+    if model.pre_norm is False and not model.post_norm:
+        yield wrong(f"{_PATH}.postNorm", model.post_norm, "true with preNorm: false", _NORMS)
+    if model.pre_norm is False and model.block != "sequential":
+        yield wrong(f"{_PATH}.block", model.block, "sequential with preNorm: false", "or set preNorm: true")
+    if model.qk_norm_over == "all-heads" and not model.qk_norm:
+        yield wrong(f"{_PATH}.qkNormOver", model.qk_norm_over, "head without qkNorm", "or set qkNorm: true")
 
 
 def experts_can_be_computed(job: TrainingJob) -> Iterator[Problem]:
@@ -141,6 +153,7 @@ RULES = (
     kv_heads_divide_heads,
     rotary_dim_fits,
     windows_have_a_size,
+    norms_go_together,
     experts_can_be_computed,
     rope_scaling_has_its_fields,
     kernel_runs_here,

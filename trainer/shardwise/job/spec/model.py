@@ -29,6 +29,8 @@ PresetName = Literal[
     "qwen3-0.6b",
     "qwen3-8b",
     "qwen3-30b-a3b",
+    "olmo2-1b",
+    "olmo2-7b",
     "gemma2-2b",
     "gemma3-1b",
     "pythia-410m",
@@ -145,11 +147,17 @@ class Model(StrictModel):
     norm: Annotated[Literal["layer", "rms", "rms-unit-offset"] | None, FilledFrom(_PRESET_OR + "layer")] = Field(
         None, description="Layer norm, RMS norm, or RMS norm with gains counted from 1 (Gemma)."
     )
+    pre_norm: Annotated[bool | None, FilledFrom(_PRESET_OR + "true")] = Field(
+        None, description="Whether a norm precedes attention and feed-forward; false: postNorm alone (OLMo 2)."
+    )
     post_norm: Annotated[bool | None, FilledFrom(_PRESET_OR + "false")] = Field(
         None, description="Whether a norm also follows attention and feed-forward, before they are added on (Gemma)."
     )
     qk_norm: Annotated[bool | None, FilledFrom(_PRESET_OR + "false")] = Field(
         None, description="Whether every head's queries and keys are normed, before positions turn them (Qwen 3)."
+    )
+    qk_norm_over: Annotated[Literal["head", "all-heads"] | None, FilledFrom(_PRESET_OR + "head")] = Field(
+        None, description="What qkNorm scales as one: each head, or all heads of a token together (OLMo 2)."
     )
     activation: Annotated[Literal["gelu", "gelu-exact", "swiglu", "geglu"] | None, FilledFrom(_PRESET_OR + "gelu")] = (
         Field(

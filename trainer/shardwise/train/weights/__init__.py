@@ -8,7 +8,9 @@ job section that it fits. Not here: downloading, and any other format.
     family.py             what a family is: rows of tensors, keys of config.json, and what its models share
     parts.py              what the families' values are made of
     gpt_families.py       GPT-2, GPT-J, GPT-NeoX
-    llama_families.py     Llama, Mistral, Mixtral, Qwen, Gemma
+    llama_parts.py        what those of Llama's kind are made of
+    llama_families.py     Llama, Mistral, Mixtral, Qwen
+    post_norm_families.py OLMo 2, Gemma
     families.py           all of them
     config_file.py        a config.json as fields of a GptConfig, and back
     key_values.py         values of its keys, checked

@@ -3,9 +3,23 @@
 from shardwise.train.config import GptConfig
 from shardwise.train.weights.family import Family, differences
 from shardwise.train.weights.gpt_families import GPT2, GPTJ, NEOX
-from shardwise.train.weights.llama_families import GEMMA2, GEMMA3, LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN3, QWEN3_MOE
+from shardwise.train.weights.llama_families import LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN3, QWEN3_MOE
+from shardwise.train.weights.post_norm_families import GEMMA2, GEMMA3, OLMO2
 
-FAMILIES: tuple[Family, ...] = (GPT2, GPTJ, NEOX, LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN3, QWEN3_MOE, GEMMA2, GEMMA3)
+FAMILIES: tuple[Family, ...] = (
+    GPT2,
+    GPTJ,
+    NEOX,
+    LLAMA,
+    MISTRAL,
+    MIXTRAL,
+    QWEN2,
+    QWEN3,
+    QWEN3_MOE,
+    OLMO2,
+    GEMMA2,
+    GEMMA3,
+)
 
 
 def family_of(config: GptConfig) -> Family | None:

@@ -1,7 +1,7 @@
 """What a published family is, as a value: names and layouts of its tensors, keys of its config.json, what it shares.
 
 Nothing in the code asks which family it has. A new one that computes what `GptConfig` can say is another value, in
-`gpt_families.py` or `llama_families.py`; what those are made of is in `parts.py`.
+`gpt_families.py`, `llama_families.py` or `post_norm_families.py`; what those are made of is in `parts.py`.
 """
 
 from collections.abc import Mapping

@@ -13,8 +13,10 @@ _DEFAULT_POSITIONS = 2048
 _USUAL: Mapping[str, Any] = {
     "block": "sequential",
     "norm": "rms",
+    "pre_norm": True,
     "post_norm": False,
     "qk_norm": False,
+    "qk_norm_over": "head",
     "position": "rotary",
     "rotary_dim": Same("head_size"),
     "rotary_pairs": "half",

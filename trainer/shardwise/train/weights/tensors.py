@@ -2,8 +2,8 @@
 
 A row is (name, parameter, axes): the axes are ours, in the published order, brackets around those that the published
 tensor has joined into one. `layers.{}` stands for every layer, a second `{}` for every expert. A row whose parameter a
-model lacks does not count for it, so a tensor that is of one parameter in some models and of another in others has two
-rows.
+model lacks, or has with other axes, does not count for it, so a tensor that is of one parameter in some models and of
+another in others has two rows.
 """
 
 import math
@@ -24,6 +24,7 @@ from shardwise.train.model import Gpt
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]
+_ONE_OF = frozenset({"layers", "experts", "qkv", "kv"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +86,7 @@ class Tensor:
 def tensors(rows: Iterable[Row], config: GptConfig) -> dict[str, Tensor]:
     """Return all tensors of a model by published name, without the prefix."""
     parameters = parameter_axes(config)
-    held = [row for row in rows if row.path in parameters]
+    held = [row for row in rows if row.path in parameters and _fits(row, parameters[row.path])]
     assert {row.path for row in held} == parameters.keys(), "every parameter has its rows"
     return {tensor.name: tensor for row in held for tensor in _expand(row, config, parameters[row.path])}
 
@@ -116,8 +117,17 @@ def axis_sizes(config: GptConfig) -> dict[str, int]:
     return {axis.name: axis.size for axis in axes}
 
 
+def _fits(row: Row, names: tuple[str, ...]) -> bool:
+    """Return whether the row is of a parameter with these axes, but for those that a tensor is one of."""
+    flat = {name for group in _groups(row) for name in group}
+    return flat <= {*names} <= flat | _ONE_OF
+
+
+def _groups(row: Row) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(group.strip("()").split()) for group in re.findall(r"\([^)]*\)|\S+", row.axes))
+
+
 def _expand(row: Row, config: GptConfig, names: tuple[str, ...]) -> Iterator[Tensor]:
-    groups = tuple(tuple(group.strip("()").split()) for group in re.findall(r"\([^)]*\)|\S+", row.axes))
     sizes = axis_sizes(config) | {"vocab": config.vocab_size}
     numbers = (range(config.num_layers), range(config.num_experts))[: row.name.count("{}")]
     for place in product(*numbers):
@@ -128,7 +138,7 @@ def _expand(row: Row, config: GptConfig, names: tuple[str, ...]) -> Iterator[Ten
             layer=layer,
             expert=expert,
             part=row.part,
-            groups=groups,
+            groups=_groups(row),
             sizes=sizes,
             names=names,
         )
