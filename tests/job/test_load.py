@@ -88,6 +88,7 @@ def test_job_is_written_and_read_back(overrides: list[str]) -> None:
 SOME = (
     "local_rope_theta",
     "rope_scaling",
+    "rotary_pattern",
     "experts",
     "attention_softcap",
     "logit_softcap",

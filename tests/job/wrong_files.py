@@ -234,6 +234,11 @@ RULES = [
     ("training.model={layers: 2, embed: 64}", "spec.training.model", ["neither a preset nor heads, seqLen"]),
     ("training.model.heads=12", "spec.training.model.heads", ["divides embed 128: 1, 2, 4, 8, 16"]),
     (
+        "training.model={preset: tiny, rotaryPattern: 4}",
+        "spec.training.model.rotaryPattern",
+        ["given 4", "no rotaryPattern with position: learned", "set position: rotary, or take it out"],
+    ),
+    (
         "training.model={preset: tiny, preNorm: false}",
         "spec.training.model.postNorm",
         ["given false", "true with preNorm: false", "or set preNorm: true"],

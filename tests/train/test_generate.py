@@ -39,6 +39,7 @@ GEMMA: Mapping[str, Any] = {
     "sliding_window_pattern": 2,
     "scale_embedding": True,
 }
+SMOLLM: Mapping[str, Any] = {"position": "rotary", "rotary_dim": 8, "rotary_pattern": 2}
 OLMO: Mapping[str, Any] = {
     "num_kv_heads": 2,
     "norm": "rms",
@@ -60,6 +61,7 @@ FAMILIES: Mapping[str, Callable[[], GptConfig]] = {
     "gptj": lambda: gptj_config(num_layers=2),
     "gemma2": lambda: gpt2_config(num_layers=2, **GEMMA),
     "olmo2": lambda: gpt2_config(num_layers=2, **OLMO),
+    "smollm3": lambda: gpt2_config(num_layers=3, **SMOLLM),
     "mixture": lambda: gpt2_config(num_layers=2, **MIXTURE),
 }
 

@@ -43,6 +43,7 @@ GEMMA = (
     "model.slidingWindowPattern=3",
     "model.localRopeTheta=1e3",
 )
+SMOLLM = (*LLAMA, "model.attentionBias=true", "model.rotaryPattern=2")
 OLMO = (
     *LLAMA,
     "model.preNorm=false",
@@ -90,9 +91,10 @@ MESHES = {
         ),
         (GEMMA, 1e-5),
         (OLMO, 1e-5),
+        pytest.param(SMOLLM, 1e-5, marks=pytest.mark.long),
         pytest.param(NEOX, 1e-5, marks=pytest.mark.long),
     ],
-    ids=["adamw", "adam-parallel-rotary", "lion-parallel", "muon", "llama", "qwen", "gemma", "olmo", "neox"],
+    ids=["adamw", "adam-parallel-rotary", "lion-parallel", "muon", "llama", "qwen", "gemma", "olmo", "smollm", "neox"],
 )
 def test_losses_do_not_depend_on_the_mesh(make_program: MakeProgram, words: tuple[str, ...], tolerance: float) -> None:
     """Over 20 float32 steps every mesh gives the losses of one device, and starts from the very same bits."""

@@ -40,6 +40,15 @@ def test_position_zero_and_the_rest_of_a_head_are_untouched() -> None:
     assert np.allclose(np.linalg.norm(turned, axis=-1), np.linalg.norm(x, axis=-1), rtol=1e-5)
 
 
+def test_a_block_without_positions_turns_nothing() -> None:
+    """To the last bit, whatever scaling the others have; a block that has positions turns as if nobody had asked."""
+    x = jnp.asarray(np.random.default_rng(1).normal(size=(2, 3, 7, 12)), jnp.bfloat16)
+    scaling = RopeScaling(kind="yarn", factor=4.0, original_seq_len=16, attention_factor=1.5)
+    for rope in (Rope(dim=8), Rope(dim=12, pairs="half", scaling=scaling)):
+        assert np.array_equal(np.asarray(rotate(x, rope, is_turned=jnp.array(False))), np.asarray(x))
+        assert np.array_equal(np.asarray(rotate(x, rope, is_turned=jnp.array(True))), np.asarray(rotate(x, rope)))
+
+
 def test_neighbours_are_the_pairs() -> None:
     """The pair (0, 1) turns by one radian a position and (2, 3) by 1 / 100 of that: GPT-J's order, not GPT-NeoX's."""
     x = np.zeros((1, 1, 3, 4), np.float32)

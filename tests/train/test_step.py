@@ -87,7 +87,12 @@ def test_documents_do_not_attend_across_when_the_job_says_so(make_program: MakeP
 
 
 ROTARY = "model.position=rotary"
-COUNTING = {("model.position=learned",): 0, (ROTARY,): 8, (ROTARY, "model.rotaryDim=4"): 4}
+COUNTING = {
+    ("model.position=learned",): 0,
+    (ROTARY,): 8,
+    (ROTARY, "model.rotaryDim=4"): 4,
+    (ROTARY, "model.rotaryPattern=1"): 0,
+}
 """In how many of the 8 features of a head what is added to all keys alike counts: those that positions turn."""
 
 

@@ -27,6 +27,7 @@ _IS_ROTARY = (
     f"has(self.position) ? self.position == 'rotary' && !(self.?preset.orValue('') in {_TURNED_IN_PART}) : "
     f"self.?preset.orValue('') in {_TURNED}"
 )
+_LEARNED = quoted(preset for preset, fields in PRESETS.items() if fields["position"] == "learned")
 _BARE = quoted(preset for preset, fields in PRESETS.items() if not fields["pre_norm"])
 _POST_NORMED = quoted(preset for preset, fields in PRESETS.items() if fields["post_norm"])
 _IN_TURN = quoted(preset for preset, fields in PRESETS.items() if fields["block"] == "sequential")
@@ -81,6 +82,12 @@ MODEL_RULES: tuple[Rule, ...] = (
             field=f".{name}",
         )
         for name in ("slidingWindowPattern", "localRopeTheta")
+    ),
+    _of_model(
+        holds="!has(self.rotaryPattern) || (has(self.position) ? self.position == 'rotary' : "
+        f"has(self.preset) && !(self.preset in {_LEARNED}))",
+        message="expected no rotaryPattern with position: learned",
+        field=".rotaryPattern",
     ),
     _of_model(
         holds=f"{_HAS_PRE_NORM} || (has(self.postNorm) ? self.postNorm : self.?preset.orValue('') in {_POST_NORMED})",

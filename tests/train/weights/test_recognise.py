@@ -116,6 +116,7 @@ PUBLISHED = {
     "qwen2.5-7b": ("qwen2", 152064),
     "qwen3-0.6b": ("qwen3", 151936),
     "qwen3-8b": ("qwen3", 151936),
+    "smollm3-3b": ("smollm3", 128256),
     "olmo2-1b": ("olmo2", 100352),
     "olmo2-7b": ("olmo2", 100352),
     "gemma2-2b": ("gemma2", 256000),
@@ -176,6 +177,15 @@ LLAMA_LIKE: list[tuple[str, dict[str, Any], str]] = [
     ("llama3.2-1b", {"quantization_config": {"bits": 4}}, "quantization_config is .* expected None"),
     ("mistral-7b", {"sliding_window": "4096"}, "sliding_window is '4096', expected a whole number"),
     ("qwen2.5-0.5b", {"use_sliding_window": True}, "use_sliding_window is true, expected false for Qwen 2.5"),
+    (
+        "smollm3-3b",
+        {"no_rope_layers": [1, 0, 0, *[1] * 33]},
+        "no_rope_layers is .*, expected 0 for every so many-th block for SmolLM3",
+    ),
+    ("smollm3-3b", {"no_rope_layers": [1, 0]}, "no_rope_layers is .*, expected a list of 0 and 1, at least 36 of them"),
+    ("smollm3-3b", {"no_rope_layers": "all"}, "no_rope_layers is all, expected a list of 0 and 1"),
+    ("smollm3-3b", {"no_rope_layer_interval": 0}, "no_rope_layer_interval is 0, expected a whole number from 1"),
+    ("smollm3-3b", {"layer_types": ["sliding_attention"] * 36}, "use_sliding_window is true, expected false"),
     ("gemma2-2b", {"attn_logit_softcapping": -1}, "attn_logit_softcapping is -1, expected a number above 0"),
     ("gemma2-2b", {"sliding_window": None}, "sliding_window is null, expected a whole number"),
     ("gemma2-2b", {"layer_types": 7}, "layer_types is 7, expected a list"),
@@ -239,6 +249,9 @@ def test_both_forms_of_rotary_keys_mean_the_same() -> None:
 
 
 LEFT_OUT: list[tuple[str, tuple[str, ...]]] = [
+    ("smollm3-3b", ("no_rope_layers", "no_rope_layer_interval", "num_key_value_heads", "tie_word_embeddings")),
+    ("smollm3-3b", ("no_rope_layer_interval",)),
+    ("smollm3-3b", ("no_rope_layers",)),
     ("mistral-7b", ("sliding_window", "rope_theta", "rope_scaling")),
     ("gemma2-2b", ("sliding_window", "attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar")),
     ("gemma3-1b", ("rope_theta", "rope_local_base_freq", "rope_scaling", "layer_types", "query_pre_attn_scalar")),

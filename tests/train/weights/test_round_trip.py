@@ -12,7 +12,7 @@ from shardwise.train.weights.config_file import published_config
 from shardwise.train.weights.families import FAMILIES, family_of
 
 
-@pytest.mark.parametrize("seeds", [range(200), pytest.param(range(200, 6000), marks=pytest.mark.long)])
+@pytest.mark.parametrize("seeds", [range(600), pytest.param(range(600, 6000), marks=pytest.mark.long)])
 def test_what_is_exported_comes_back(seeds: Iterable[int]) -> None:
     """The names, shapes and config.json of an export are those of the same model; some models are of each family."""
     found = set()

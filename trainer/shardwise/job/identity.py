@@ -61,9 +61,9 @@ _TABLE: Mapping[str, tuple[str, str]] = {
     "spec.training": ("seed xlaFlags", "steps"),
     "spec.training.model": (
         """layers heads kvHeads headSize embed mlp seqLen vocabSize block norm preNorm postNorm qkNorm qkNormOver
-        activation position rotaryDim rotaryPairs ropeTheta localRopeTheta tiedHead headBias attentionBias
-        attentionOutBias mlpBias queryPreAttnScalar attentionSoftcap logitSoftcap slidingWindow slidingWindowPattern
-        scaleEmbedding scaleByInverseLayer normEpsilon initStd""",
+        activation position rotaryDim rotaryPairs ropeTheta localRopeTheta rotaryPattern tiedHead headBias
+        attentionBias attentionOutBias mlpBias queryPreAttnScalar attentionSoftcap logitSoftcap slidingWindow
+        slidingWindowPattern scaleEmbedding scaleByInverseLayer normEpsilon initStd""",
         "preset remat attention",
     ),
     "spec.training.model.ropeScaling": (

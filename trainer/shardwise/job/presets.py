@@ -14,7 +14,7 @@ BYTE_VOCAB_SIZE = 257
 VOCAB_MULTIPLE = 128
 
 SIZES = ("layers", "heads", "embed", "seq_len")
-ROTARY = ("rotary_dim", "rotary_pairs", "rope_theta", "local_rope_theta", "rope_scaling")
+ROTARY = ("rotary_dim", "rotary_pairs", "rope_theta", "local_rope_theta", "rope_scaling", "rotary_pattern")
 """The fields that only a model with rotary positions has."""
 
 # A family of models is the values that its members share.
@@ -65,6 +65,7 @@ _LLAMA3 = _LLAMA | {"rope_theta": 500_000.0}
 _MISTRAL = _LLAMA | {"sliding_window": 4096}
 _QWEN2 = _LLAMA | {"attention_bias": True, "attention_out_bias": False, "rope_theta": 1e6, "norm_epsilon": 1e-6}
 _QWEN3 = _LLAMA | {"qk_norm": True, "head_size": 128, "rope_theta": 1e6, "norm_epsilon": 1e-6}
+_SMOLLM3 = _LLAMA | {"tied_head": True, "rope_theta": 5e6, "norm_epsilon": 1e-6, "rotary_pattern": 4}
 _OLMO2 = _LLAMA | {
     "pre_norm": False,
     "post_norm": True,
@@ -167,6 +168,15 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         **_QWEN3,
         "experts": Experts(count=128, per_token=8, balance=0.001),
     },
+    "smollm3-3b": {
+        "layers": 36,
+        "heads": 16,
+        "kv_heads": 4,
+        "embed": 2048,
+        "mlp": 11008,
+        "seq_len": 65536,
+        **_SMOLLM3,
+    },
     "olmo2-1b": {"layers": 16, "heads": 16, "embed": 2048, "mlp": 8192, "seq_len": 4096, **_OLMO2},
     "olmo2-7b": {"layers": 32, "heads": 32, "embed": 4096, "mlp": 11008, "seq_len": 4096, **_OLMO2},
     "gemma2-2b": {
@@ -205,6 +215,7 @@ _VOCAB_SIZES: Mapping[str, int] = {
     "qwen3-0.6b": 151936,
     "qwen3-8b": 151936,
     "qwen3-30b-a3b": 151936,
+    "smollm3-3b": 128256,
     "olmo2-1b": 100352,
     "olmo2-7b": 100352,
     "gemma2-2b": 256000,

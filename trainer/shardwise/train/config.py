@@ -45,6 +45,7 @@ class GptConfig:
     rope_theta: float = 10_000.0
     local_rope_theta: float | None = None
     rope_scaling: RopeScaling | None = None
+    rotary_pattern: int | None = None
     tied_head: bool = True
     head_bias: bool = False
     attention_bias: bool = True
@@ -109,6 +110,7 @@ class GptConfig:
             rope_theta=model.rope_theta or 10_000.0,
             local_rope_theta=model.local_rope_theta,
             rope_scaling=model.rope_scaling,
+            rotary_pattern=model.rotary_pattern,
             tied_head=_filled(model.tied_head),
             head_bias=_filled(model.head_bias),
             attention_bias=_filled(model.attention_bias),

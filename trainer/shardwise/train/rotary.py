@@ -34,7 +34,15 @@ class Rope:
     """Resolved: how the angles are stretched."""
 
 
-def rotate(x: Array, rope: Rope, start: Array | int = 0, is_local: Array | None = None, *, ways: int = 1) -> Array:
+def rotate(
+    x: Array,
+    rope: Rope,
+    start: Array | int = 0,
+    is_local: Array | None = None,
+    *,
+    is_turned: Array | None = None,
+    ways: int = 1,
+) -> Array:
     """Turn each pair of the first features.
 
     Args:
@@ -42,6 +50,7 @@ def rotate(x: Array, rope: Rope, start: Array | int = 0, is_local: Array | None 
         rope: whose `dim` is at most head_size.
         start: position of the first row; an array that broadcasts to [batch, heads, position] if sequences differ.
         is_local: bool scalar, whether the block has a sliding window; None: that makes no difference.
+        is_turned: bool scalar, whether the block knows positions at all: in the others x stays as it is; None: it does.
         ways: the rows are in the order of `zigzag` for so many devices.
 
     Returns:
@@ -56,6 +65,9 @@ def rotate(x: Array, rope: Rope, start: Array | int = 0, is_local: Array | None 
     if is_local is not None and rope.local_theta is not None:
         frequency = jnp.where(is_local, _frequency(rope, rope.local_theta), frequency)
         gain = None if gain is None else jnp.where(is_local, 1, gain)
+    if is_turned is not None:  # by an angle of zero the very same numbers come out
+        frequency = jnp.where(is_turned, frequency, 0)
+        gain = None if gain is None else jnp.where(is_turned, gain, 1)
     angle = (start + zigzag(jnp.arange(x.shape[2]), ways))[..., None] * frequency
     half = rope.dim // 2
     if rope.pairs == "interleaved":

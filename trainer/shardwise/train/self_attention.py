@@ -92,9 +92,9 @@ class Attention(eqx.Module):
     def _project(self, x: NamedArray, start: Array | int, layer: Array, layout: Layout) -> tuple[Array, Array, Array]:
         """Return scaled queries, keys and values from position `start` on: [batch, heads, position, head_size] each."""
         config = self.config
-        q, k, v = self._split(x, layout)
+        q, k, v = self._split(x, layer, layout)
         if self.q_norm is not None and self.k_norm is not None:
-            q, k = normed(self.q_norm, q, layout), normed(self._without_bias(self.k_norm), k, layout)
+            q, k = normed(self.q_norm, q, layout), normed(self._without_bias(self.k_norm, layer), k, layout)
         if config.position == "rotary":
             rope = Rope(
                 dim=config.rotary_dim,
@@ -103,31 +103,32 @@ class Attention(eqx.Module):
                 local_theta=config.local_rope_theta,
                 scaling=config.rope_scaling,
             )
-            is_local = self._is_local(layer)
+            is_local, is_turned, ways = self._is_local(layer), self._is_turned(layer), layout.context
             q, k = (
-                hax.named(rotate(part.array, rope, start, is_local, ways=layout.context), part.axes) for part in (q, k)
+                hax.named(rotate(part.array, rope, start, is_local, is_turned=is_turned, ways=ways), part.axes)
+                for part in (q, k)
             )
         scale = 1 / math.sqrt(config.query_pre_attn_scalar)  # in float32: bfloat16 would round the scale itself
         q = q.astype(jnp.float32) * (scale / (layer + 1) if config.scale_by_inverse_layer else scale)
         q, k, v = (layout.put(part.astype(x.dtype)).array for part in (q, k, v))
         return q, k, v
 
-    def _split(self, x: NamedArray, layout: Layout) -> tuple[NamedArray, NamedArray, NamedArray]:
+    def _split(self, x: NamedArray, layer: Array, layout: Layout) -> tuple[NamedArray, NamedArray, NamedArray]:
         """Return queries, keys and values: {batch, heads or kv_heads, position, head_size}."""
         config, inside = self.config, self._inside(x, self.config.KvHeads)
         # Rearranged before the split: the other way round the gradient would be assembled by three copies.
         if self.qkv is not None:
             inside = self._inside(x, config.Heads)
-            qkv = self._without_key_bias(self.qkv, config.Qkv, 1)(x, layout, layout.put)
+            qkv = self._without_key_bias(self.qkv, config.Qkv, 1, layer)(x, layout, layout.put)
             q, k, v = qkv.rearrange((config.Qkv, *inside)).unbind(config.Qkv)
             return q, k, v
         assert self.q is not None
         assert self.kv is not None
-        kv = self._without_key_bias(self.kv, config.Kv, 0)(x, layout, layout.put)
+        kv = self._without_key_bias(self.kv, config.Kv, 0, layer)(x, layout, layout.put)
         k, v = kv.rearrange((config.Kv, *inside)).unbind(config.Kv)
         return self.q(x, layout, layout.put).rearrange(self._inside(x, config.Heads)), k, v
 
-    def _without_key_bias(self, projection: Linear, Parts: Axis, key: int) -> Linear:
+    def _without_key_bias(self, projection: Linear, Parts: Axis, key: int, layer: Array) -> Linear:
         """Return a projection whose part `key` is the keys, without a gradient for their bias where it is exactly zero.
 
         The bias adds the same to all scores of a query, which softmax ignores. What rounding leaves of its gradient is
@@ -136,15 +137,18 @@ class Attention(eqx.Module):
         """
         if (bias := projection.bias) is None or self.config.qk_norm:
             return projection
-        return replace(projection, bias=hax.where(hax.arange(Parts) == key, self._without_noise(bias), bias))
+        return replace(projection, bias=hax.where(hax.arange(Parts) == key, self._without_noise(bias, layer), bias))
 
-    def _without_bias(self, norm: Norm) -> Norm:
+    def _without_bias(self, norm: Norm, layer: Array) -> Norm:
         """Return the norm of the keys likewise: what it adds comes after what it divides by."""
-        return norm if norm.bias is None else replace(norm, bias=self._without_noise(norm.bias))
+        return norm if norm.bias is None else replace(norm, bias=self._without_noise(norm.bias, layer))
 
-    def _without_noise(self, bias: NamedArray) -> NamedArray:
+    def _without_noise(self, bias: NamedArray, layer: Array) -> NamedArray:
         """Return a bias of keys without a gradient for its features that do not count."""
         counts = hax.arange(self.config.HeadSize) < self.config.same_for_all_keys_counts
+        is_turned = self._is_turned(layer)
+        if is_turned is not None and self.config.attention_softcap is None:
+            counts = counts & is_turned
         return hax.where(counts, bias, jax.lax.stop_gradient(bias))
 
     def _scores(self, layer: Array) -> Scores:
@@ -162,6 +166,11 @@ class Attention(eqx.Module):
         if config.sliding_window is None or config.sliding_window_pattern is None:
             return jnp.asarray(config.sliding_window is not None)
         return jnp.asarray((layer + 1) % config.sliding_window_pattern != 0)
+
+    def _is_turned(self, layer: Array) -> Array | None:
+        """Return whether rotary positions turn the layer's queries and keys; None: those of every layer."""
+        pattern = self.config.rotary_pattern
+        return None if pattern is None else jnp.asarray((layer + 1) % pattern != 0)
 
     def _inside(self, x: NamedArray, Heads: Axis) -> tuple[Axis, ...]:
         return (x.resolve_axis("batch"), Heads, x.resolve_axis("position"), self.config.HeadSize)

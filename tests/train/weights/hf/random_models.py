@@ -143,6 +143,14 @@ def _qwen3(draw: Random) -> Fields:
     return {**fields, **_tied(draw), "rope_parameters": _rope(draw, fields["max_position_embeddings"])}
 
 
+def _smollm3(draw: Random) -> Fields:
+    fields, pattern = _llama(draw), draw.choice((1, 2, 3, 4, 9))
+    if draw.random() < 0.5:
+        return {**fields, "no_rope_layer_interval": pattern}
+    turned = [int((layer + 1) % pattern != 0) for layer in range(fields["num_hidden_layers"])]
+    return {**fields, "no_rope_layers": turned}
+
+
 def _olmo2(draw: Random) -> Fields:
     return _qwen3(draw)
 
@@ -231,6 +239,7 @@ _FAMILIES: Mapping[str, Callable[[Random], Fields]] = {
     "qwen2": _qwen2,
     "qwen3": _qwen3,
     "qwen3_moe": _qwen3_moe,
+    "smollm3": _smollm3,
     "olmo2": _olmo2,
     "gemma2": _gemma2,
     "gemma3_text": _gemma3,

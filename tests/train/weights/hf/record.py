@@ -70,6 +70,20 @@ MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "qwen3": ("qwen3", {**LLAMA, "head_dim": 16, "rope_theta": 1e6}),
     "qwen3-moe": ("qwen3_moe", {**QWEN3_MOE, "norm_topk_prob": True}),
     "qwen3-moe-probabilities": ("qwen3_moe", {**QWEN3_MOE, "num_experts_per_tok": 1, "tie_word_embeddings": True}),
+    "smollm3": (
+        "smollm3",
+        {**LLAMA, "num_hidden_layers": 5, "no_rope_layer_interval": 2, "tie_word_embeddings": False},
+    ),
+    "smollm3-biases": (
+        "smollm3",
+        {
+            **LLAMA,
+            "num_hidden_layers": 4,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "rope_scaling": {"rope_type": "yarn", "factor": 3.0, "original_max_position_embeddings": 8},
+        },
+    ),
     "olmo2": ("olmo2", {**LLAMA, "rope_theta": 5e5}),
     "olmo2-biases": ("olmo2", {**LLAMA, "num_key_value_heads": 6, "head_dim": 12, "attention_bias": True}),
     "gemma2": ("gemma2", GEMMA),

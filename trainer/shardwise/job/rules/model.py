@@ -78,6 +78,14 @@ def windows_have_a_size(job: TrainingJob) -> Iterator[Problem]:
             yield wrong(f"{_PATH}.{name}", value, f"no {name} without slidingWindow", _WINDOW)
 
 
+def only_rotary_positions_have_a_pattern(job: TrainingJob) -> Iterator[Problem]:
+    """Require rotary positions where something is said of blocks without them."""
+    model = job.spec.training.model
+    if model.rotary_pattern is not None and model.position == "learned":
+        expected, hint = "no rotaryPattern with position: learned", "set position: rotary, or take it out"
+        yield wrong(f"{_PATH}.rotaryPattern", model.rotary_pattern, expected, hint)
+
+
 def norms_go_together(job: TrainingJob) -> Iterator[Problem]:
     """Require norms after where none is before, and a norm of queries and keys where something is said of it."""
     model = job.spec.training.model
@@ -153,6 +161,7 @@ RULES = (
     kv_heads_divide_heads,
     rotary_dim_fits,
     windows_have_a_size,
+    only_rotary_positions_have_a_pattern,
     norms_go_together,
     experts_can_be_computed,
     rope_scaling_has_its_fields,

@@ -29,6 +29,7 @@ PresetName = Literal[
     "qwen3-0.6b",
     "qwen3-8b",
     "qwen3-30b-a3b",
+    "smollm3-3b",
     "olmo2-1b",
     "olmo2-7b",
     "gemma2-2b",
@@ -188,6 +189,9 @@ class Model(StrictModel):
     )
     rope_scaling: Annotated[RopeScaling | None, FilledFrom(_PRESET_OR + "none")] = Field(
         None, description="Stretches rotary positions."
+    )
+    rotary_pattern: Annotated[int | None, Unit("blocks"), FilledFrom(_PRESET_OR + "none")] = Field(
+        None, ge=1, le=1024, description="Every so many-th block turns nothing, and so knows no positions (SmolLM3)."
     )
     tied_head: Annotated[bool | None, FilledFrom(_PRESET_OR + "true")] = Field(
         None, description="Whether the output layer is the token table."

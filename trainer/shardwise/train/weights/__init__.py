@@ -9,12 +9,13 @@ job section that it fits. Not here: downloading, and any other format.
     parts.py              what the families' values are made of
     gpt_families.py       GPT-2, GPT-J, GPT-NeoX
     llama_parts.py        what those of Llama's kind are made of
-    llama_families.py     Llama, Mistral, Mixtral, Qwen
+    llama_families.py     Llama, SmolLM3, Mistral, Mixtral, Qwen
     post_norm_families.py OLMo 2, Gemma
     families.py           all of them
     config_file.py        a config.json as fields of a GptConfig, and back
     key_values.py         values of its keys, checked
     rope_keys.py          those of rotary positions
+    rotary_pattern_keys.py those of blocks without positions
     window_keys.py        those of sliding windows
     recognise.py          from shapes and a config.json to a GptConfig
     locate.py             which file a path means

@@ -11,6 +11,7 @@ from shardwise.train.config import GptConfig
 from shardwise.train.weights.family import Family, Key
 from shardwise.train.weights.key_values import one_of, real, refused, whole
 from shardwise.train.weights.rope_keys import read_rope, rope_keys
+from shardwise.train.weights.rotary_pattern_keys import read_rotary_pattern, rotary_pattern_keys
 from shardwise.train.weights.tensors import Shape
 from shardwise.train.weights.window_keys import read_windows, window_keys
 
@@ -36,6 +37,7 @@ def read_fields(family: Family, published: Mapping[str, Any], shapes: Mapping[st
     if family.rope:
         has_windows = fields.get("sliding_window") is not None
         fields |= read_rope(family, published, fields["seq_len"], has_windows=has_windows)
+        fields |= read_rotary_pattern(family, published, fields["num_layers"])
     return fields
 
 
@@ -51,6 +53,7 @@ def published_config(
         **{name: values[0] for name, values in family.fixed.items()},
         **family.written,
         **rope_keys(family, config),
+        **rotary_pattern_keys(family, config),
         **window_keys(family, config),
         "torch_dtype": dtype,
         **known,

@@ -3,7 +3,7 @@
 from shardwise.train.config import GptConfig
 from shardwise.train.weights.family import Family, differences
 from shardwise.train.weights.gpt_families import GPT2, GPTJ, NEOX
-from shardwise.train.weights.llama_families import LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN3, QWEN3_MOE
+from shardwise.train.weights.llama_families import LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN3, QWEN3_MOE, SMOLLM3
 from shardwise.train.weights.post_norm_families import GEMMA2, GEMMA3, OLMO2
 
 FAMILIES: tuple[Family, ...] = (
@@ -16,6 +16,7 @@ FAMILIES: tuple[Family, ...] = (
     QWEN2,
     QWEN3,
     QWEN3_MOE,
+    SMOLLM3,
     OLMO2,
     GEMMA2,
     GEMMA3,

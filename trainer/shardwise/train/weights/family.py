@@ -71,6 +71,8 @@ class Family:
     rope_theta: float = BASE
     rope_share: float = 1.0
     """The base, and how much of a head is turned, where config.json does not say."""
+    rotary_pattern: int = 0
+    """Every so many-th block is without positions, where config.json does not say; 0: its models have no such block."""
     has_experts: bool = False
     """Whether each block's MLP is a mixture of experts."""
     windows: Literal["none", "every", "pattern"] = "none"

@@ -33,6 +33,7 @@ MODEL_KEYS: Mapping[str, str] = {
     "rope_theta": "ropeTheta",
     "local_rope_theta": "localRopeTheta",
     "rope_scaling": "ropeScaling",
+    "rotary_pattern": "rotaryPattern",
     "tied_head": "tiedHead",
     "head_bias": "headBias",
     "attention_bias": "attentionBias",

@@ -1,14 +1,24 @@
-"""The families with RMS norm before attention and MLP, and gated MLPs: Llama, Mistral, Mixtral and Qwen.
+"""The families with RMS norm before attention and MLP, and gated MLPs: Llama, SmolLM3, Mistral, Mixtral and Qwen.
 
 Sources: the published files, and the config.json of Hugging Face's transformers; Touvron et al. (2023), Jiang et al.
-(2023) and Qwen Team (2024, 2025) for what they compute.
+(2023), Qwen Team (2024, 2025) and Hugging Face (2025) for what they compute.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
 from shardwise.train.weights.family import Family, Key
-from shardwise.train.weights.llama_parts import ATTENTION_BIAS, COMMON, HEAD_DIM, KEYS, SILU, TIED, keys, rows
+from shardwise.train.weights.llama_parts import (
+    ATTENTION_BIAS,
+    COMMON,
+    HEAD_DIM,
+    KEYS,
+    NO_PADDING,
+    SILU,
+    TIED,
+    keys,
+    rows,
+)
 from shardwise.train.weights.parts import choices, flag, norm_rows, row
 
 LLAMA = Family(
@@ -18,6 +28,23 @@ LLAMA = Family(
     architecture="LlamaForCausalLM",
     choices=choices("mlp_bias"),
     keys=(*KEYS, HEAD_DIM, SILU, ATTENTION_BIAS, flag("mlp_bias", "mlp_bias", default=False), TIED),
+)
+
+SMOLLM3 = Family(
+    **COMMON,
+    name="smollm3",
+    title="SmolLM3",
+    architecture="SmolLM3ForCausalLM",
+    choices=choices("mlp_bias", "rotary_pattern"),
+    keys=(
+        *keys(kv_heads=4),
+        *(HEAD_DIM, SILU, ATTENTION_BIAS),
+        flag("mlp_bias", "mlp_bias", default=False),
+        flag("tie_word_embeddings", "tied_head", default=True),
+    ),
+    written=NO_PADDING,
+    rope_theta=2e6,
+    rotary_pattern=4,
 )
 
 MISTRAL = Family(

@@ -8,7 +8,13 @@ from shardwise.train.weights.parts import choice, flag, linear_rows, norm_keys, 
 from shardwise.train.weights.tensors import Row
 
 
-def keys(*, mlp: str = "intermediate_size", gate: str = "mlp.gate_proj", epsilon: float = 1e-6) -> tuple[Key, ...]:
+def keys(
+    *,
+    mlp: str = "intermediate_size",
+    gate: str = "mlp.gate_proj",
+    epsilon: float = 1e-6,
+    kv_heads: int | None = None,
+) -> tuple[Key, ...]:
     """Return the keys that the families share, with the name of the MLP's width and the tensor that tells it."""
     return (
         *sizes(
@@ -24,7 +30,7 @@ def keys(*, mlp: str = "intermediate_size", gate: str = "mlp.gate_proj", epsilon
                 "mlp_size": (f"layers.0.{gate}.weight", 0),
             },
         ),
-        Key(name="num_key_value_heads", field="num_kv_heads", kind="count"),
+        Key(name="num_key_value_heads", field="num_kv_heads", kind="count", default=kv_heads),
         *norm_keys("rms_norm_eps", epsilon),
     )
 
@@ -34,6 +40,8 @@ HEAD_DIM = Key(name="head_dim", field="head_size", kind="count")
 SILU = choice("hidden_act", "activation", "silu", {"silu": "swiglu"})
 ATTENTION_BIAS = flag("attention_bias", "attention_bias", default=False)
 TIED = flag("tie_word_embeddings", "tied_head", default=False)
+NO_PADDING: Mapping[str, Any] = {"pad_token_id": None}
+"""Where the token that transformers fills rows with by default may be none of a small model."""
 ROPE: Mapping[RopeKey, str] = {"theta": "rope_theta", "scaling": "rope_scaling"}
 
 

@@ -21,6 +21,7 @@ _USUAL: Mapping[str, Any] = {
     "rotary_dim": Same("head_size"),
     "rotary_pairs": "half",
     "local_rope_theta": None,
+    "rotary_pattern": None,
     "head_bias": False,
     "mlp_bias": False,
     "attention_out_bias": Same("attention_bias"),

@@ -8,7 +8,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from shardwise.train.weights.family import Family, Key
-from shardwise.train.weights.llama_parts import ATTENTION_BIAS, COMMON, HEAD_DIM, KEYS, ROPE, SILU, TIED, keys, rows
+from shardwise.train.weights.llama_parts import (
+    ATTENTION_BIAS,
+    COMMON,
+    HEAD_DIM,
+    KEYS,
+    NO_PADDING,
+    ROPE,
+    SILU,
+    TIED,
+    keys,
+    rows,
+)
 from shardwise.train.weights.parts import choice, choices, flag, norm_rows
 
 _OLMO: Mapping[str, Any] = {
@@ -26,6 +37,7 @@ OLMO2 = Family(
     architecture="Olmo2ForCausalLM",
     choices=choices(pre_norm=False, post_norm=True, qk_norm=True, qk_norm_over="all-heads"),
     keys=(*keys(epsilon=1e-5), HEAD_DIM, SILU, ATTENTION_BIAS, TIED),
+    written=NO_PADDING,
 )
 
 _GEMMA: Mapping[str, Any] = {

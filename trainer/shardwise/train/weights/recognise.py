@@ -34,6 +34,7 @@ def recognise(shapes: Mapping[str, Shape], published: Mapping[str, Any] | None, 
     fields = {name: value for name, value in family.choices.items() if not isinstance(value, Same)}
     fields |= read_fields(family, published, shapes)
     fields["num_heads"] = _heads(family, fields["embed_size"], fields.get("head_size"), published, heads)
+    _check_shared(family, fields["num_heads"], fields.get("num_kv_heads"))
     head_size = fields.get("head_size") or fields["embed_size"] // fields["num_heads"]
     if fields["position"] == "rotary":
         fields.setdefault("rotary_dim", int(head_size * fields.pop("rotary_share", 1.0)))
@@ -75,10 +76,12 @@ def _heads(
         )
     if heads < 0 or (head_size is None and embed_size % heads):
         raise DataError(f"heads: given {heads}, expected a divisor of the model's {embed_size} features; check --heads")
-    shared = whole(family, published, _SHARED_HEADS, heads)
-    if heads % shared:
-        raise refused(family, _SHARED_HEADS, shared, f"a divisor of its {heads} heads")
     return heads
+
+
+def _check_shared(family: Family, heads: int, kv_heads: int | None) -> None:
+    if kv_heads is not None and heads % kv_heads:
+        raise refused(family, _SHARED_HEADS, kv_heads, f"a divisor of its {heads} heads")
 
 
 def _check_rotary_dim(family: Family, rotary_dim: int, head_size: int) -> None:
