@@ -7,31 +7,22 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal, Self, TypeVar
 
-from haliax import Axis, AxisSpec
+from haliax import AxisSpec
 
 from shardwise.job.kernels import Kernel, kernel_of
-from shardwise.job.presets import padded_vocab_size
 from shardwise.job.spec import RopeScaling, Training
+from shardwise.train.model_axes import ModelAxes
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
-class GptConfig:
-    """A model's sizes and choices; a capital property is a named axis. A family is a set of these values.
+class GptConfig(ModelAxes):
+    """A model's sizes, axes and choices. A family is a set of these values.
 
-    `vocab_size` counts the real entries; the `Vocab` axis is padded (`padded_vocab_size`), and the padding is masked
-    wherever logits are made. Of the sizes that follow from others, None takes what follows.
+    Of the sizes that follow from others, None takes what follows.
     """
 
-    num_layers: int
-    num_heads: int
-    embed_size: int
-    mlp_size: int
-    seq_len: int
-    vocab_size: int
-    num_kv_heads: int = field(default=None)  # type: ignore[assignment]  # filled below: the heads
-    head_size: int = field(default=None)  # type: ignore[assignment]  # filled below: embed over heads
     block: Literal["sequential", "parallel", "parallel-two-norms"] = "sequential"
     norm: Literal["layer", "rms", "rms-unit-offset"] = "layer"
     pre_norm: bool = True
@@ -51,10 +42,8 @@ class GptConfig:
     attention_bias: bool = True
     attention_out_bias: bool = field(default=None)  # type: ignore[assignment]  # filled below: attention_bias
     mlp_bias: bool = True
-    num_experts: int = 0
     experts_per_token: int = 0
     experts_share_one: bool = True
-    shared_size: int = 0
     shared_gate: bool = False
     balance: float = 0.0
     query_pre_attn_scalar: float = field(default=None)  # type: ignore[assignment]  # filled below: the head size
@@ -150,46 +139,11 @@ class GptConfig:
         return self.rotary_dim if self.position == "rotary" else 0
 
     @property
-    def Layers(self) -> Axis:
-        """The blocks, stacked."""
-        return Axis("layers", self.num_layers)
-
-    @property
-    def Embed(self) -> Axis:
-        """The residual stream."""
-        return Axis("embed", self.embed_size)
-
-    @property
-    def Heads(self) -> Axis:
-        """The attention heads, of queries."""
-        return Axis("heads", self.num_heads)
-
-    @property
-    def KvHeads(self) -> Axis:
-        """The heads of keys and values, each for as many neighbouring heads of queries."""
-        return Axis("kv_heads", self.num_kv_heads)
-
-    @property
-    def HeadSize(self) -> Axis:
-        """One head's features."""
-        return Axis("head_size", self.head_size)
-
-    @property
     def normed_of_qk(self) -> tuple[AxisSpec, AxisSpec]:
         """What of a token's queries is scaled as one by their norm, and what of its keys."""
         if self.qk_norm_over == "head":
             return self.HeadSize, self.HeadSize
         return (self.Heads, self.HeadSize), (self.KvHeads if self.is_grouped else self.Heads, self.HeadSize)
-
-    @property
-    def Qkv(self) -> Axis:
-        """Query, key and value, in this order."""
-        return Axis("qkv", 3)
-
-    @property
-    def Kv(self) -> Axis:
-        """Key and value, in this order."""
-        return Axis("kv", 2)
 
     @property
     def embed_over_heads(self) -> int:
@@ -210,41 +164,6 @@ class GptConfig:
     def is_gated(self) -> bool:
         """Whether the MLP multiplies its activation by a second product."""
         return self.activation in ("swiglu", "geglu")
-
-    @property
-    def Mlp(self) -> Axis:
-        """The hidden features between the two products of a block's MLP."""
-        return Axis("mlp", self.mlp_size)
-
-    @property
-    def Experts(self) -> Axis:
-        """The MLPs of a mixture, side by side."""
-        return Axis("experts", self.num_experts)
-
-    @property
-    def Routes(self) -> Axis:
-        """The same as what a router chooses from: a matrix of its own, where `experts` stacks matrices."""
-        return Axis("routes", self.num_experts)
-
-    @property
-    def Shared(self) -> Axis:
-        """The hidden features of the MLP that every token goes through beside its experts."""
-        return Axis("shared", self.shared_size)
-
-    @property
-    def Gates(self) -> Axis:
-        """What a token decides by how much it takes of that MLP: one number."""
-        return Axis("gates", 1)
-
-    @property
-    def Position(self) -> Axis:
-        """The positions of one sequence."""
-        return Axis("position", self.seq_len)
-
-    @property
-    def Vocab(self) -> Axis:
-        """The vocabulary, padded so that any tensor size divides it and its shape is the same on every mesh."""
-        return Axis("vocab", padded_vocab_size(self.vocab_size))
 
 
 def _filled(value: T | None) -> T:

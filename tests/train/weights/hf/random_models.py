@@ -130,6 +130,19 @@ def _qwen3_moe(draw: Random) -> Fields:
     }
 
 
+def _qwen2_moe(draw: Random) -> Fields:
+    fields = _qwen2(draw)
+    count = draw.randint(2, 7)
+    return {
+        **fields,
+        "num_experts": count,
+        "num_experts_per_tok": draw.randint(1, count),
+        "moe_intermediate_size": draw.randint(1, 60),
+        "shared_expert_intermediate_size": draw.randint(1, 60),
+        "norm_topk_prob": draw.random() < 0.5,
+    }
+
+
 def _qwen2(draw: Random) -> Fields:
     heads, head_size = draw.randint(1, 6), 2 * draw.randint(1, 8)
     fields = {**_sizes(draw, heads * head_size, heads), "num_key_value_heads": _shared(draw, heads)}
@@ -237,6 +250,7 @@ _FAMILIES: Mapping[str, Callable[[Random], Fields]] = {
     "mistral": _mistral,
     "mixtral": _mixtral,
     "qwen2": _qwen2,
+    "qwen2_moe": _qwen2_moe,
     "qwen3": _qwen3,
     "qwen3_moe": _qwen3_moe,
     "smollm3": _smollm3,

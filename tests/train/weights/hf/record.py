@@ -38,6 +38,7 @@ LLAMA: Mapping[str, Any] = {
 LLAMA3 = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 GEMMA = {**LLAMA, "head_dim": 16, "sliding_window": 6, "query_pre_attn_scalar": 24}
 QWEN3_MOE = {**LLAMA, "head_dim": 16, "moe_intermediate_size": 40, "num_experts": 6, "num_experts_per_tok": 3}
+QWEN2_MOE = {**QWEN3_MOE, "shared_expert_intermediate_size": 56}
 MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "gpt2": ("gpt2", {"vocab_size": VOCAB, "n_embd": 48, "n_layer": 3, "n_head": 6, "n_positions": POSITIONS}),
     "gptj": (
@@ -67,6 +68,8 @@ MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "mixtral-window": ("mixtral", {**LLAMA, "num_local_experts": 4, "num_experts_per_tok": 3, "sliding_window": 7}),
     "qwen2": ("qwen2", {**LLAMA, "rope_theta": 1e6}),
     "qwen2-tied": ("qwen2", {**LLAMA, "num_key_value_heads": 6, "tie_word_embeddings": True}),
+    "qwen2-moe": ("qwen2_moe", QWEN2_MOE),
+    "qwen2-moe-share-one": ("qwen2_moe", {**QWEN2_MOE, "norm_topk_prob": True, "num_key_value_heads": 6}),
     "qwen3": ("qwen3", {**LLAMA, "head_dim": 16, "rope_theta": 1e6}),
     "qwen3-moe": ("qwen3_moe", {**QWEN3_MOE, "norm_topk_prob": True}),
     "qwen3-moe-probabilities": ("qwen3_moe", {**QWEN3_MOE, "num_experts_per_tok": 1, "tie_word_embeddings": True}),

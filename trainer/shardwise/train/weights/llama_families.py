@@ -1,11 +1,8 @@
-"""The families with RMS norm before attention and MLP, and gated MLPs: Llama, SmolLM3, Mistral, Mixtral and Qwen.
+"""The families with RMS norm before attention and MLP, and gated MLPs: Llama, SmolLM3, Mistral and Qwen.
 
 Sources: the published files, and the config.json of Hugging Face's transformers; Touvron et al. (2023), Jiang et al.
 (2023), Qwen Team (2024, 2025) and Hugging Face (2025) for what they compute.
 """
-
-from collections.abc import Mapping
-from typing import Any
 
 from shardwise.train.weights.family import Family, Key
 from shardwise.train.weights.llama_parts import (
@@ -17,9 +14,8 @@ from shardwise.train.weights.llama_parts import (
     SILU,
     TIED,
     keys,
-    rows,
 )
-from shardwise.train.weights.parts import choices, flag, norm_rows, row
+from shardwise.train.weights.parts import choices, flag
 
 LLAMA = Family(
     **COMMON,
@@ -58,45 +54,6 @@ MISTRAL = Family(
 )
 
 
-def _mixture(layer: str, gate: str, up: str, down: str) -> Mapping[str, Any]:
-    """Return what such models have in common with the others, and the names of their experts in a layer's part."""
-    ours = ((gate, "gate", "mlp embed"), (up, "up", "mlp embed"), (down, "down", "embed mlp"))
-    experts = (
-        row(f"layers.{{}}.{layer}.gate.weight", "blocks.mlp.router.weight", "routes embed"),
-        *(
-            row(f"layers.{{}}.{layer}.experts.{{}}.{name}.weight", f"blocks.mlp.{of}.weight", axes)
-            for name, of, axes in ours
-        ),
-    )
-    norm = norm_rows("layers.{}.post_attention_layernorm", "blocks.mlp_norm")
-    return {**COMMON, "rows": rows(*norm, mlp=experts), "has_experts": True}
-
-
-MIXTRAL = Family(
-    **_mixture("block_sparse_moe", "w1", "w3", "w2"),
-    name="mixtral",
-    title="Mixtral",
-    architecture="MixtralForCausalLM",
-    choices=choices("sliding_window", attention_bias=False, experts_share_one=True),
-    keys=(
-        *keys(gate="block_sparse_moe.experts.0.w1", epsilon=1e-5),
-        HEAD_DIM,
-        SILU,
-        TIED,
-        Key(
-            name="num_local_experts",
-            field="num_experts",
-            kind="count",
-            shape=("layers.0.block_sparse_moe.gate.weight", 0),
-        ),
-        Key(name="num_experts_per_tok", field="experts_per_token", kind="count", default=2),
-        Key(name="router_aux_loss_coef", field="balance", kind="written"),
-    ),
-    windows="every",
-    usual_window=None,
-    rope_theta=1e6,
-)
-
 QWEN2 = Family(
     **COMMON,
     name="qwen2",
@@ -119,25 +76,4 @@ QWEN3 = Family(
         ATTENTION_BIAS,
         TIED,
     ),
-)
-
-QWEN3_MOE = Family(
-    **_mixture("mlp", "gate_proj", "up_proj", "down_proj"),
-    name="qwen3_moe",
-    title="Qwen 3 with experts",
-    architecture="Qwen3MoeForCausalLM",
-    choices=choices(qk_norm=True),
-    keys=(
-        *keys(mlp="moe_intermediate_size", gate="mlp.experts.0.gate_proj"),
-        HEAD_DIM,
-        SILU,
-        ATTENTION_BIAS,
-        TIED,
-        Key(name="num_experts", field="num_experts", kind="count", shape=("layers.0.mlp.gate.weight", 0)),
-        Key(name="num_experts_per_tok", field="experts_per_token", kind="count", default=8),
-        flag("norm_topk_prob", "experts_share_one", default=False),
-        Key(name="router_aux_loss_coef", field="balance", kind="written"),
-    ),
-    # Dense layers among the others are not computed.
-    fixed={"decoder_sparse_step": (1,), "mlp_only_layers": ([], None)},
 )
