@@ -39,6 +39,7 @@ GEMMA: Mapping[str, Any] = {
     "sliding_window_pattern": 2,
     "scale_embedding": True,
 }
+GRANITE: Mapping[str, Any] = {"embedding_factor": 12.0, "residual_factor": 0.22, "logit_divisor": 3.5}
 SMOLLM: Mapping[str, Any] = {"position": "rotary", "rotary_dim": 8, "rotary_pattern": 2}
 OLMO: Mapping[str, Any] = {
     "num_kv_heads": 2,
@@ -61,6 +62,7 @@ FAMILIES: Mapping[str, Callable[[], GptConfig]] = {
     "gptj": lambda: gptj_config(num_layers=2),
     "gemma2": lambda: gpt2_config(num_layers=2, **GEMMA),
     "olmo2": lambda: gpt2_config(num_layers=2, **OLMO),
+    "granite": lambda: gpt2_config(num_layers=2, **GRANITE),
     "smollm3": lambda: gpt2_config(num_layers=3, **SMOLLM),
     "mixture": lambda: gpt2_config(num_layers=2, **MIXTURE),
 }

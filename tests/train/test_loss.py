@@ -9,6 +9,7 @@ import pytest
 from tests.train.buffers import largest_buffer_bytes
 from tests.train.grids import layout_over
 
+from shardwise.train.factors import Bend
 from shardwise.train.loss import Head, HeadLoss, LossSums, Tokens, head_loss
 from shardwise.train.table import Table, copies
 
@@ -93,18 +94,23 @@ def test_sums_and_gradients_equal_the_plain_loss(
         np.testing.assert_allclose(mine, plain, rtol=1e-4, atol=1e-5)
 
 
-def test_bent_logits_have_the_gradients_of_their_definition() -> None:
-    """With a softcap of c the loss is that of c tanh(logits / c), and so are all gradients, split or not."""
-    inputs, cap = _inputs(), 3.0
+@pytest.mark.parametrize(("divisor", "cap"), [(1.0, 3.0), (2.5, 3.0), (2.5, None)])
+def test_bent_logits_have_the_gradients_of_their_definition(divisor: float, cap: float | None) -> None:
+    """With a softcap of c the loss is that of c tanh(logits / c), and so are all gradients, split or not.
+
+    Of logits that are divided by a number it is that of those, which the softcap bends.
+    """
+    inputs = _inputs()
 
     def bent(hidden: jax.Array, head: jax.Array, bias: jax.Array, targets: jax.Array, weights: jax.Array) -> LossSums:
-        logits = cap * jnp.tanh((jnp.einsum("bse,ev->bsv", hidden, head) + bias) / cap)
+        logits = (jnp.einsum("bse,ev->bsv", hidden, head) + bias) / divisor
+        logits = logits if cap is None else cap * jnp.tanh(logits / cap)
         # `_plain` with these logits as the only hidden states, times the identity.
         return _plain(logits, jnp.eye(VOCAB), jnp.zeros(VOCAB), targets, weights)
 
     expected, gradients = _with_gradients(bent, inputs)
     for mesh in ({}, {"outer": 2, "tensor": 4}):
-        settings = _settings(by_position="tensor" in mesh)._replace(softcap=cap)
+        settings = _settings(by_position="tensor" in mesh)._replace(bend=Bend(divisor, cap))
         with jax.set_mesh(layout_over(**mesh, fsdp=True).mesh):
             actual, ours = _with_gradients(_ours(settings), inputs)
         np.testing.assert_allclose(np.array(actual), np.array(expected), rtol=2e-6)

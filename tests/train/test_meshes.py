@@ -44,6 +44,14 @@ GEMMA = (
     "model.localRopeTheta=1e3",
 )
 SMOLLM = (*LLAMA, "model.attentionBias=true", "model.rotaryPattern=2")
+GRANITE = (
+    *LLAMA,
+    "model.queryPreAttnScalar=64",
+    "model.embeddingFactor=12",
+    "model.residualFactor=0.22",
+    "model.logitDivisor=0.5",
+    "loss.zLoss=1e-4",
+)
 OLMO = (
     *LLAMA,
     "model.preNorm=false",
@@ -91,10 +99,23 @@ MESHES = {
         ),
         (GEMMA, 1e-5),
         (OLMO, 1e-5),
+        pytest.param(GRANITE, 1e-5, marks=pytest.mark.long),
         pytest.param(SMOLLM, 1e-5, marks=pytest.mark.long),
         pytest.param(NEOX, 1e-5, marks=pytest.mark.long),
     ],
-    ids=["adamw", "adam-parallel-rotary", "lion-parallel", "muon", "llama", "qwen", "gemma", "olmo", "smollm", "neox"],
+    ids=[
+        "adamw",
+        "adam-parallel-rotary",
+        "lion-parallel",
+        "muon",
+        "llama",
+        "qwen",
+        "gemma",
+        "olmo",
+        "granite",
+        "smollm",
+        "neox",
+    ],
 )
 def test_losses_do_not_depend_on_the_mesh(make_program: MakeProgram, words: tuple[str, ...], tolerance: float) -> None:
     """Over 20 float32 steps every mesh gives the losses of one device, and starts from the very same bits."""

@@ -47,6 +47,7 @@ AND_CHOSEN = f"loss.chosenWeight={CHOSEN_WEIGHT}"
 IPO, SMOOTHED = "loss.preferences=ipo", "loss.labelSmoothing=0.2"
 SIMPO = ("loss.preferences=simpo", "loss.margin=0.4")
 ORPO = ("loss.preferences=orpo", AND_CHOSEN)
+FACTORS = ("model.embeddingFactor=12", "model.residualFactor=0.22", "model.logitDivisor=0.5")
 MESHES = {
     "fsdp 2 x tensor 4": (8, ("mesh.tensor=4",)),
     "data 2 x tensor 2, no fsdp, 3 microbatches": (4, ("mesh.tensor=2", "mesh.fsdp=false", "batch.microbatches=3")),
@@ -69,6 +70,7 @@ SHORT = ["fsdp 2 x tensor 4", "fsdp 2 x context 4, ring", "fsdp 2 x pipeline 3"]
         (*PAIRS, IPO, AND_CHOSEN),
         (*OF_PAIRS, *SIMPO),
         (*PAIRS, *ORPO),
+        pytest.param((*OF_PAIRS, *FACTORS), marks=pytest.mark.long),
     ],
     ids=[
         "gpt2",
@@ -78,6 +80,7 @@ SHORT = ["fsdp 2 x tensor 4", "fsdp 2 x context 4, ring", "fsdp 2 x pipeline 3"]
         "ipo, and what was chosen",
         "simpo, all weights",
         "orpo",
+        "factors",
     ],
 )
 def test_the_gradient_is_that_of_the_published_loss(make_program: MakeProgram, words: tuple[str, ...]) -> None:

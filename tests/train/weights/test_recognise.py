@@ -116,6 +116,7 @@ PUBLISHED = {
     "qwen2.5-7b": ("qwen2", 152064),
     "qwen3-0.6b": ("qwen3", 151936),
     "qwen3-8b": ("qwen3", 151936),
+    "granite3.3-2b": ("granite", 49159),
     "smollm3-3b": ("smollm3", 128256),
     "olmo2-1b": ("olmo2", 100352),
     "olmo2-7b": ("olmo2", 100352),
@@ -136,6 +137,22 @@ def test_a_preset_is_of_its_family(preset: str) -> None:
     again = recognise(shapes_of(config), published_config(family, config, "float32"), None)
     assert again == config
     assert config_of(model_section(again), vocab_size) == config
+
+
+def test_the_factors_of_a_granite_are_the_published_numbers() -> None:
+    """What scores are multiplied by is 1 over a root, and is written with the digits that it was read with."""
+    config = config_of({"preset": "granite3.3-2b"}, 49159)
+    family = family_of(config)
+    assert family is not None
+    published = published_config(family, config, "float32")
+    expected = {"embedding_multiplier": 12, "residual_multiplier": 0.22, "logits_scaling": 8}
+    assert {name: published[name] for name in expected} == expected
+    for multiplier in (0.015625, 0.22, 1 / 3, 1.0):
+        again = recognise(shapes_of(config), {**published, "attention_multiplier": multiplier}, None)
+        written = published_config(family, again, "float32")["attention_multiplier"]
+        assert written == pytest.approx(multiplier, rel=1e-11)
+        assert (written == multiplier) == (multiplier != 1 / 3)
+    assert published["attention_multiplier"] == 0.015625
 
 
 LLAMA_LIKE: list[tuple[str, dict[str, Any], str]] = [
@@ -177,6 +194,9 @@ LLAMA_LIKE: list[tuple[str, dict[str, Any], str]] = [
     ("llama3.2-1b", {"quantization_config": {"bits": 4}}, "quantization_config is .* expected None"),
     ("mistral-7b", {"sliding_window": "4096"}, "sliding_window is '4096', expected a whole number"),
     ("qwen2.5-0.5b", {"use_sliding_window": True}, "use_sliding_window is true, expected false for Qwen 2.5"),
+    ("granite3.3-2b", {"attention_multiplier": 0}, "attention_multiplier is 0, expected a number above 0 for Granite"),
+    ("granite3.3-2b", {"residual_multiplier": -0.2}, "residual_multiplier is -0.2, expected a number above 0"),
+    ("granite3.3-2b", {"logits_scaling": "8"}, "logits_scaling is '8', expected a number above 0"),
     (
         "smollm3-3b",
         {"no_rope_layers": [1, 0, 0, *[1] * 33]},

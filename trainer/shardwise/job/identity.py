@@ -63,7 +63,8 @@ _TABLE: Mapping[str, tuple[str, str]] = {
         """layers heads kvHeads headSize embed mlp seqLen vocabSize block norm preNorm postNorm qkNorm qkNormOver
         activation position rotaryDim rotaryPairs ropeTheta localRopeTheta rotaryPattern tiedHead headBias
         attentionBias attentionOutBias mlpBias queryPreAttnScalar attentionSoftcap logitSoftcap slidingWindow
-        slidingWindowPattern scaleEmbedding scaleByInverseLayer normEpsilon initStd""",
+        slidingWindowPattern scaleEmbedding embeddingFactor residualFactor logitDivisor scaleByInverseLayer
+        normEpsilon initStd""",
         "preset remat attention",
     ),
     "spec.training.model.ropeScaling": (
@@ -208,6 +209,9 @@ def _before(known: Mapping[str, Json]) -> dict[str, Json]:
         "mlpBias": True,
         "queryPreAttnScalar": float(embed // heads),
         "scaleEmbedding": False,
+        "embeddingFactor": 1.0,
+        "residualFactor": 1.0,
+        "logitDivisor": 1.0,
     }
     return {f"{_MODEL}.{name}": value for name, value in values.items()}
 

@@ -6,6 +6,21 @@ Keys are attribute names of the models in `job/spec`.
 from collections.abc import Mapping
 from typing import Any
 
+from shardwise.job.family_values import (
+    GEMMA2,
+    GEMMA3,
+    GPT2,
+    GPTJ,
+    GRANITE3,
+    LLAMA,
+    LLAMA3,
+    MISTRAL,
+    NEOX,
+    OLMO2,
+    QWEN2,
+    QWEN3,
+    SMOLLM3,
+)
 from shardwise.job.rounding import padded
 from shardwise.job.spec import Experts, RopeScaling
 
@@ -17,92 +32,15 @@ SIZES = ("layers", "heads", "embed", "seq_len")
 ROTARY = ("rotary_dim", "rotary_pairs", "rope_theta", "local_rope_theta", "rope_scaling", "rotary_pattern")
 """The fields that only a model with rotary positions has."""
 
-# A family of models is the values that its members share.
-
-_GPT2 = {
-    "block": "sequential",
-    "position": "learned",
-    "tied_head": True,
-    "head_bias": False,
-    "attention_bias": True,
-    "norm": "layer",
-    "pre_norm": True,
-    "post_norm": False,
-    "qk_norm": False,
-    "qk_norm_over": "head",
-    "activation": "gelu",
-    "rotary_pairs": "interleaved",
-    "rope_theta": 10_000.0,
-    "mlp_bias": True,
-    "scale_embedding": False,
-    "norm_epsilon": 1e-5,
-}
-_GPTJ = _GPT2 | {
-    "block": "parallel",
-    "position": "rotary",
-    "tied_head": False,
-    "head_bias": True,
-    "attention_bias": False,
-    "attention_out_bias": False,
-}
-_NEOX = _GPT2 | {
-    "block": "parallel-two-norms",
-    "position": "rotary",
-    "rotary_pairs": "half",
-    "tied_head": False,
-    "activation": "gelu-exact",
-}
-_LLAMA = _GPT2 | {
-    "norm": "rms",
-    "activation": "swiglu",
-    "position": "rotary",
-    "rotary_pairs": "half",
-    "tied_head": False,
-    "attention_bias": False,
-    "mlp_bias": False,
-}
-_LLAMA3 = _LLAMA | {"rope_theta": 500_000.0}
-_MISTRAL = _LLAMA | {"sliding_window": 4096}
-_QWEN2 = _LLAMA | {"attention_bias": True, "attention_out_bias": False, "rope_theta": 1e6, "norm_epsilon": 1e-6}
-_QWEN3 = _LLAMA | {"qk_norm": True, "head_size": 128, "rope_theta": 1e6, "norm_epsilon": 1e-6}
-_SMOLLM3 = _LLAMA | {"tied_head": True, "rope_theta": 5e6, "norm_epsilon": 1e-6, "rotary_pattern": 4}
-_OLMO2 = _LLAMA | {
-    "pre_norm": False,
-    "post_norm": True,
-    "qk_norm": True,
-    "qk_norm_over": "all-heads",
-    "rope_theta": 500_000.0,
-    "norm_epsilon": 1e-6,
-}
-_GEMMA2 = _LLAMA | {
-    "norm": "rms-unit-offset",
-    "post_norm": True,
-    "activation": "geglu",
-    "tied_head": True,
-    "scale_embedding": True,
-    "norm_epsilon": 1e-6,
-    "attention_softcap": 50.0,
-    "logit_softcap": 30.0,
-    "sliding_window": 4096,
-    "sliding_window_pattern": 2,
-}
-_GEMMA3 = {name: value for name, value in _GEMMA2.items() if not name.endswith("softcap")} | {
-    "qk_norm": True,
-    "rope_theta": 1e6,
-    "local_rope_theta": 10_000.0,
-    "sliding_window": 512,
-    "sliding_window_pattern": 6,
-}
-
 PRESETS: Mapping[str, Mapping[str, Any]] = {
-    "tiny": {"layers": 4, "heads": 4, "embed": 128, "seq_len": 128, **_GPT2},
-    "gpt2-small": {"layers": 12, "heads": 12, "embed": 768, "seq_len": 1024, **_GPT2},
-    "gpt2-medium": {"layers": 24, "heads": 16, "embed": 1024, "seq_len": 1024, **_GPT2},
-    "gpt2-large": {"layers": 36, "heads": 20, "embed": 1280, "seq_len": 1024, **_GPT2},
-    "gpt2-xl": {"layers": 48, "heads": 25, "embed": 1600, "seq_len": 1024, **_GPT2},
-    "gptj-6b": {"layers": 28, "heads": 16, "embed": 4096, "seq_len": 2048, "rotary_dim": 64, **_GPTJ},
+    "tiny": {"layers": 4, "heads": 4, "embed": 128, "seq_len": 128, **GPT2},
+    "gpt2-small": {"layers": 12, "heads": 12, "embed": 768, "seq_len": 1024, **GPT2},
+    "gpt2-medium": {"layers": 24, "heads": 16, "embed": 1024, "seq_len": 1024, **GPT2},
+    "gpt2-large": {"layers": 36, "heads": 20, "embed": 1280, "seq_len": 1024, **GPT2},
+    "gpt2-xl": {"layers": 48, "heads": 25, "embed": 1600, "seq_len": 1024, **GPT2},
+    "gptj-6b": {"layers": 28, "heads": 16, "embed": 4096, "seq_len": 2048, "rotary_dim": 64, **GPTJ},
     # The positions are those of the long first part of their training, where their authors tell.
-    "llama2-7b": {"layers": 32, "heads": 32, "embed": 4096, "mlp": 11008, "seq_len": 4096, **_LLAMA},
+    "llama2-7b": {"layers": 32, "heads": 32, "embed": 4096, "mlp": 11008, "seq_len": 4096, **LLAMA},
     "llama3.1-8b": {
         "layers": 32,
         "heads": 32,
@@ -110,7 +48,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "embed": 4096,
         "mlp": 14336,
         "seq_len": 8192,
-        **_LLAMA3,
+        **LLAMA3,
         "rope_scaling": RopeScaling(kind="llama3", factor=8.0, original_seq_len=8192),
     },
     "llama3.2-1b": {
@@ -120,11 +58,11 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "embed": 2048,
         "mlp": 8192,
         "seq_len": 8192,
-        **_LLAMA3,
+        **LLAMA3,
         "rope_scaling": RopeScaling(kind="llama3", factor=32.0, original_seq_len=8192),
         "tied_head": True,
     },
-    "mistral-7b": {"layers": 32, "heads": 32, "kv_heads": 8, "embed": 4096, "mlp": 14336, "seq_len": 8192, **_MISTRAL},
+    "mistral-7b": {"layers": 32, "heads": 32, "kv_heads": 8, "embed": 4096, "mlp": 14336, "seq_len": 8192, **MISTRAL},
     "mixtral-8x7b": {
         "layers": 32,
         "heads": 32,
@@ -132,7 +70,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "embed": 4096,
         "mlp": 14336,
         "seq_len": 8192,
-        **_LLAMA,
+        **LLAMA,
         "rope_theta": 1e6,
         "experts": Experts(count=8, per_token=2, balance=0.02),
     },
@@ -143,10 +81,10 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "embed": 896,
         "mlp": 4864,
         "seq_len": 4096,
-        **_QWEN2,
+        **QWEN2,
         "tied_head": True,
     },
-    "qwen2.5-7b": {"layers": 28, "heads": 28, "kv_heads": 4, "embed": 3584, "mlp": 18944, "seq_len": 4096, **_QWEN2},
+    "qwen2.5-7b": {"layers": 28, "heads": 28, "kv_heads": 4, "embed": 3584, "mlp": 18944, "seq_len": 4096, **QWEN2},
     "qwen3-0.6b": {
         "layers": 28,
         "heads": 16,
@@ -154,10 +92,10 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "embed": 1024,
         "mlp": 3072,
         "seq_len": 4096,
-        **_QWEN3,
+        **QWEN3,
         "tied_head": True,
     },
-    "qwen3-8b": {"layers": 36, "heads": 32, "kv_heads": 8, "embed": 4096, "mlp": 12288, "seq_len": 4096, **_QWEN3},
+    "qwen3-8b": {"layers": 36, "heads": 32, "kv_heads": 8, "embed": 4096, "mlp": 12288, "seq_len": 4096, **QWEN3},
     "qwen3-30b-a3b": {
         "layers": 48,
         "heads": 32,
@@ -165,8 +103,19 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "embed": 2048,
         "mlp": 768,
         "seq_len": 4096,
-        **_QWEN3,
+        **QWEN3,
         "experts": Experts(count=128, per_token=8, balance=0.001),
+    },
+    "granite3.3-2b": {
+        "layers": 40,
+        "heads": 32,
+        "kv_heads": 8,
+        "embed": 2048,
+        "mlp": 8192,
+        "seq_len": 131072,
+        **GRANITE3,
+        "query_pre_attn_scalar": 4096.0,  # scores are divided by the head size, not by its root
+        "logit_divisor": 8.0,
     },
     "smollm3-3b": {
         "layers": 36,
@@ -175,10 +124,10 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "embed": 2048,
         "mlp": 11008,
         "seq_len": 65536,
-        **_SMOLLM3,
+        **SMOLLM3,
     },
-    "olmo2-1b": {"layers": 16, "heads": 16, "embed": 2048, "mlp": 8192, "seq_len": 4096, **_OLMO2},
-    "olmo2-7b": {"layers": 32, "heads": 32, "embed": 4096, "mlp": 11008, "seq_len": 4096, **_OLMO2},
+    "olmo2-1b": {"layers": 16, "heads": 16, "embed": 2048, "mlp": 8192, "seq_len": 4096, **OLMO2},
+    "olmo2-7b": {"layers": 32, "heads": 32, "embed": 4096, "mlp": 11008, "seq_len": 4096, **OLMO2},
     "gemma2-2b": {
         "layers": 26,
         "heads": 8,
@@ -187,7 +136,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "embed": 2304,
         "mlp": 9216,
         "seq_len": 8192,
-        **_GEMMA2,
+        **GEMMA2,
     },
     "gemma3-1b": {
         "layers": 26,
@@ -197,9 +146,9 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "embed": 1152,
         "mlp": 6912,
         "seq_len": 32768,
-        **_GEMMA3,
+        **GEMMA3,
     },
-    "pythia-410m": {"layers": 24, "heads": 16, "embed": 1024, "seq_len": 2048, "rotary_dim": 16, **_NEOX},
+    "pythia-410m": {"layers": 24, "heads": 16, "embed": 1024, "seq_len": 2048, "rotary_dim": 16, **NEOX},
 }
 
 _GPT2_VOCAB_SIZE = 50257
@@ -215,6 +164,7 @@ _VOCAB_SIZES: Mapping[str, int] = {
     "qwen3-0.6b": 151936,
     "qwen3-8b": 151936,
     "qwen3-30b-a3b": 151936,
+    "granite3.3-2b": 49159,
     "smollm3-3b": 128256,
     "olmo2-1b": 100352,
     "olmo2-7b": 100352,
@@ -224,7 +174,7 @@ _VOCAB_SIZES: Mapping[str, int] = {
 }
 
 # A model without a preset is GPT-2's kind of block, at its own sizes.
-NO_PRESET: Mapping[str, Any] = _GPT2
+NO_PRESET: Mapping[str, Any] = GPT2
 
 # The fields that each optimizer has, beside name, learningRate, schedule and clipNorm; the others refuse them.
 OPTIMIZERS: Mapping[str, Mapping[str, float]] = {

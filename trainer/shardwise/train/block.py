@@ -7,7 +7,8 @@
 With `post_norm` what attention and MLP add is normed too, and without `pre_norm` that alone. `shardwise.train.model`
 stacks the blocks. Capitals are axes, and the config owns them; no mesh axis is named here: `Layout` lays activations
 out. Sources: Radford et al., "Language Models are Unsupervised Multitask Learners" (2019); Wang and Komatsuzaki,
-"GPT-J-6B" (2021); Gemma Team, "Gemma 2" (2024) for norms after; OLMo Team, "2 OLMo 2 Furious" (2025) for those alone.
+"GPT-J-6B" (2021); Gemma Team, "Gemma 2" (2024) for norms after; OLMo Team, "2 OLMo 2 Furious" (2025) for those alone;
+IBM, "Granite 3.0 Language Models" (2024) for the factor of what is added.
 """
 
 from typing import Self
@@ -21,6 +22,7 @@ from shardwise.train.attention import Cache, Ring
 from shardwise.train.config import GptConfig
 from shardwise.train.dropout import Dropout, Place
 from shardwise.train.experts import FeedForward, feed_forward
+from shardwise.train.factors import times
 from shardwise.train.layout import Layout
 from shardwise.train.norm import Norm, normed
 from shardwise.train.self_attention import Attention
@@ -32,6 +34,7 @@ class Block(eqx.Module):
     """One layer: attention and MLP around the residual stream."""
 
     kind: str = eqx.field(static=True)
+    residual_factor: float = eqx.field(static=True)
     norm: Norm | None
     attention: Attention
     attention_post_norm: Norm | None
@@ -46,6 +49,7 @@ class Block(eqx.Module):
         has_two = config.pre_norm and config.block != "parallel"
         return cls(
             config.block,
+            config.residual_factor,
             Norm.init(config, config.Embed) if config.pre_norm else None,
             Attention.init(config, key=attention_key),
             Norm.init(config, config.Embed) if config.post_norm else None,
@@ -84,7 +88,7 @@ class Block(eqx.Module):
         """Return the residual stream after attention and MLP, sequential or parallel."""
         if self.attention_post_norm is not None:
             attended = normed(self.attention_post_norm, attended, layout)
-        attended = dropped(dropout, attended, layer, "attention")
+        attended = self._weighed(dropped(dropout, attended, layer, "attention"))
         joined = x + attended
         if self.kind != "parallel":
             x_normed = self._entering(self.mlp_norm, joined if self.kind == "sequential" else x, layout)
@@ -99,7 +103,11 @@ class Block(eqx.Module):
         out = self.mlp(x_normed, layout)
         if self.mlp_post_norm is not None:
             out = normed(self.mlp_post_norm, out, layout)
-        return dropped(dropout, out, layer, "mlp")
+        return self._weighed(dropped(dropout, out, layer, "mlp"))
+
+    def _weighed(self, added: NamedArray) -> NamedArray:
+        """Return what is added to the stream, times the model's factor."""
+        return hax.named(times(added.array, self.residual_factor), added.axes)
 
 
 def dropped(dropout: Dropout, x: NamedArray, layer: Array, place: Place) -> NamedArray:

@@ -52,6 +52,9 @@ class GptConfig(ModelAxes):
     sliding_window: int | None = None
     sliding_window_pattern: int | None = None
     scale_embedding: bool = False
+    embedding_factor: float = 1.0
+    residual_factor: float = 1.0
+    logit_divisor: float = 1.0
     scale_by_inverse_layer: bool = False
     norm_epsilon: float = 1e-5
     init_std: float = 0.02
@@ -117,6 +120,9 @@ class GptConfig(ModelAxes):
             sliding_window=model.sliding_window,
             sliding_window_pattern=model.sliding_window_pattern,
             scale_embedding=_filled(model.scale_embedding),
+            embedding_factor=_filled(model.embedding_factor),
+            residual_factor=_filled(model.residual_factor),
+            logit_divisor=_filled(model.logit_divisor),
             scale_by_inverse_layer=model.scale_by_inverse_layer,
             norm_epsilon=_filled(model.norm_epsilon),
             init_std=model.init_std,

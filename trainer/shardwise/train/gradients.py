@@ -10,6 +10,7 @@ from jax.sharding import PartitionSpec as P
 
 from shardwise.train.balance import zero_loads
 from shardwise.train.dropout import Dropout
+from shardwise.train.factors import Bend
 from shardwise.train.loss import HeadLoss, LossSums, token_losses
 from shardwise.train.microbatches import Batch, split, stored
 from shardwise.train.model import Gpt
@@ -43,7 +44,7 @@ def head_settings(program: Program) -> HeadLoss:
         compute=program.layout.dtype,
         wire=program.layout.wire,
         logits=jnp.dtype(program.policy.output_dtype),
-        softcap=program.config.logit_softcap,
+        bend=Bend.of(program.config),
     )
 
 

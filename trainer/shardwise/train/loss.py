@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from shardwise.train.collectives import gather_over, max_over, scatter_over, sum_over, sum_over_data
+from shardwise.train.factors import Bend
 from shardwise.train.mesh import on_each_device, tokens_spec
 from shardwise.train.products import contract
 from shardwise.train.table import copies_spec
@@ -54,8 +55,8 @@ class HeadLoss(NamedTuple):
     """The dtype in which gradients are summed over devices."""
     logits: jnp.dtype
     """The dtype that logits are rounded to; everything after them is float32."""
-    softcap: float | None = None
-    """Logits are bent into this range by tanh; None: they are not."""
+    bend: Bend = Bend()
+    """What becomes of them then."""
 
 
 class Head(NamedTuple):
@@ -217,10 +218,7 @@ def _block(settings: HeadLoss, head: Head, block: Tokens) -> tuple[LossSums, Arr
     logits = logits.astype(jnp.float32)
     if head.bias is not None:
         logits = logits + head.bias
-    bent = None
-    if settings.softcap is not None:
-        bent = jnp.tanh(logits / settings.softcap)
-        logits = settings.softcap * bent
+    logits, bent = settings.bend.apply(logits)
     if settings.vocab_size < num_entries * jax.lax.axis_size(
         "tensor"
     ):  # XLA would copy them even if no entry is masked
@@ -243,6 +241,5 @@ def _block(settings: HeadLoss, head: Head, block: Tokens) -> tuple[LossSums, Arr
     )
     # d total / d logits: the softmax times (1 + 2 z_loss log_z), less one at the target.
     slope = powers * ((1 + 2 * settings.z_loss * log_z) / denominator)[:, None] - hot
-    if bent is not None:
-        slope = slope * (1 - bent * bent)
+    slope = settings.bend.slope(slope, bent)
     return sums, (slope * block.weights[:, None]).astype(block.hidden.dtype), entropy

@@ -6,7 +6,6 @@ The blocks are in `shardwise.train.block`. Capitals are axes, and the config own
 `Layout` does.
 """
 
-import math
 from dataclasses import replace
 from typing import Any, Self, TypeVar
 
@@ -23,6 +22,7 @@ from shardwise.train.block import Block, dropped
 from shardwise.train.config import GptConfig
 from shardwise.train.dropout import Dropout
 from shardwise.train.embedding import Lookup, lookup
+from shardwise.train.factors import Bend, of_embedding
 from shardwise.train.layout import Layout, in_float32
 from shardwise.train.linear import Linear
 from shardwise.train.loss import Head, OfHead, Tokens
@@ -199,10 +199,8 @@ class Gpt(eqx.Module):
             compute=layout.dtype,
             wire=layout.wire,
         )
-        x = hax.named(lookup(how, table, tokens), (Batch, Position, config.Embed))
-        if config.scale_embedding:
-            x = x * jnp.asarray(math.sqrt(config.embed_size), x.dtype)  # rounded, as in the published models
-        return x
+        x = of_embedding(lookup(how, table, tokens), config)
+        return hax.named(x, (Batch, Position, config.Embed))
 
     def loss(
         self,
@@ -230,8 +228,7 @@ class Gpt(eqx.Module):
         logits = hax.dot(hidden, head, axis="embed", preferred_element_type=jnp.float32)
         if self.head_bias is not None:
             logits = logits + self.head_bias
-        if (cap := self.config.logit_softcap) is not None:
-            logits = cap * hax.tanh(logits / cap)
+        logits = hax.named(Bend.of(self.config).apply(logits.array)[0], logits.axes)
         return hax.where(hax.arange(self.config.Vocab) < self.config.vocab_size, logits, -jnp.inf)
 
 

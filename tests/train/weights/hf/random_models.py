@@ -156,6 +156,16 @@ def _qwen3(draw: Random) -> Fields:
     return {**fields, **_tied(draw), "rope_parameters": _rope(draw, fields["max_position_embeddings"])}
 
 
+def _granite(draw: Random) -> Fields:
+    return {
+        **_llama(draw),
+        "attention_multiplier": draw.choice((1.0, 0.015625, draw.uniform(0.01, 1))),
+        "embedding_multiplier": draw.choice((1.0, 12, draw.uniform(0.5, 20))),
+        "residual_multiplier": draw.choice((1.0, 0.22, draw.uniform(0.1, 2))),
+        "logits_scaling": draw.choice((1.0, 8, draw.uniform(0.5, 20))),
+    }
+
+
 def _smollm3(draw: Random) -> Fields:
     fields, pattern = _llama(draw), draw.choice((1, 2, 3, 4, 9))
     if draw.random() < 0.5:
@@ -253,6 +263,7 @@ _FAMILIES: Mapping[str, Callable[[Random], Fields]] = {
     "qwen2_moe": _qwen2_moe,
     "qwen3": _qwen3,
     "qwen3_moe": _qwen3_moe,
+    "granite": _granite,
     "smollm3": _smollm3,
     "olmo2": _olmo2,
     "gemma2": _gemma2,

@@ -39,6 +39,12 @@ LLAMA3 = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_fr
 GEMMA = {**LLAMA, "head_dim": 16, "sliding_window": 6, "query_pre_attn_scalar": 24}
 QWEN3_MOE = {**LLAMA, "head_dim": 16, "moe_intermediate_size": 40, "num_experts": 6, "num_experts_per_tok": 3}
 QWEN2_MOE = {**QWEN3_MOE, "shared_expert_intermediate_size": 56}
+GRANITE = {
+    "attention_multiplier": 0.07,
+    "embedding_multiplier": 12.0,
+    "residual_multiplier": 0.22,
+    "logits_scaling": 3.5,
+}
 MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "gpt2": ("gpt2", {"vocab_size": VOCAB, "n_embd": 48, "n_layer": 3, "n_head": 6, "n_positions": POSITIONS}),
     "gptj": (
@@ -73,6 +79,11 @@ MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "qwen3": ("qwen3", {**LLAMA, "head_dim": 16, "rope_theta": 1e6}),
     "qwen3-moe": ("qwen3_moe", {**QWEN3_MOE, "norm_topk_prob": True}),
     "qwen3-moe-probabilities": ("qwen3_moe", {**QWEN3_MOE, "num_experts_per_tok": 1, "tie_word_embeddings": True}),
+    "granite": ("granite", {**LLAMA, **GRANITE}),
+    "granite-biases": (
+        "granite",
+        {**LLAMA, **GRANITE, "tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True, "rope_theta": 1e7},
+    ),
     "smollm3": (
         "smollm3",
         {**LLAMA, "num_hidden_layers": 5, "no_rope_layer_interval": 2, "tie_word_embeddings": False},

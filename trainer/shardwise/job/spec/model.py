@@ -1,6 +1,6 @@
 """The `training.model` section: which model is trained, down to the last field.
 
-A family such as Llama is a set of these values and nothing else: `job/presets.py` has them.
+A family such as Llama is a set of these values and nothing else: `job/family_values.py` has them.
 
 Sizes that are left out come from the preset (`job/presets.py`). The trainer reads the resolved section only.
 """
@@ -29,6 +29,7 @@ PresetName = Literal[
     "qwen3-0.6b",
     "qwen3-8b",
     "qwen3-30b-a3b",
+    "granite3.3-2b",
     "smollm3-3b",
     "olmo2-1b",
     "olmo2-7b",
@@ -225,6 +226,15 @@ class Model(StrictModel):
     )
     scale_embedding: Annotated[bool | None, FilledFrom(_PRESET_OR + "false")] = Field(
         None, description="Whether the embedding is multiplied by the root of embed (Gemma)."
+    )
+    embedding_factor: Annotated[float | None, Unit("times"), FilledFrom(_PRESET_OR + "1")] = Field(
+        None, gt=0, le=1e6, description="What the embedding is multiplied by (Granite)."
+    )
+    residual_factor: Annotated[float | None, Unit("times"), FilledFrom(_PRESET_OR + "1")] = Field(
+        None, gt=0, le=1e6, description="What attention and feed-forward add is multiplied by (Granite)."
+    )
+    logit_divisor: Annotated[float | None, Unit("times"), FilledFrom(_PRESET_OR + "1")] = Field(
+        None, gt=0, le=1e6, description="What the model's logits are divided by, before any logitSoftcap (Granite)."
     )
     scale_by_inverse_layer: bool = Field(
         False, description="Divides attention scores by the block's number, counted from 1."

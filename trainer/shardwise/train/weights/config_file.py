@@ -9,7 +9,7 @@ from typing import Any
 from shardwise.protocol.errors import DataError
 from shardwise.train.config import GptConfig
 from shardwise.train.weights.family import Family, Key
-from shardwise.train.weights.key_values import one_of, real, refused, whole
+from shardwise.train.weights.key_values import one_of, real, refused, rooted, squared, whole
 from shardwise.train.weights.rope_keys import read_rope, rope_keys
 from shardwise.train.weights.rotary_pattern_keys import read_rotary_pattern, rotary_pattern_keys
 from shardwise.train.weights.tensors import Shape
@@ -80,7 +80,9 @@ def _value(family: Family, key: Key, published: Mapping[str, Any], shapes: Mappi
             value = published.get(name)
             return real(family, name, key.default if value is None else value)
         case _:
-            return real(family, name, published.get(name, key.default), most=1)
+            is_root = key.kind == "root"
+            value = real(family, name, published.get(name, key.default), most=None if is_root else 1)
+            return squared(value) if is_root else value
 
 
 def _count(family: Family, key: Key, published: Mapping[str, Any], shapes: Mapping[str, Shape]) -> int | None:
@@ -120,6 +122,8 @@ def _check_fixed(family: Family, published: Mapping[str, Any]) -> None:
 
 def _published(key: Key, value: Any) -> Any:
     """Return their value of a field."""
+    if key.kind == "root":
+        return rooted(value)
     if key.kind == "positive" and value == int(value):
         return int(value)  # transformers takes a whole number only
     return next((theirs for theirs, ours in key.values.items() if ours == value), value)

@@ -3,7 +3,7 @@
 from shardwise.train.config import GptConfig
 from shardwise.train.weights.family import Family, differences
 from shardwise.train.weights.gpt_families import GPT2, GPTJ, NEOX
-from shardwise.train.weights.llama_families import LLAMA, MISTRAL, QWEN2, QWEN3, SMOLLM3
+from shardwise.train.weights.llama_families import GRANITE, LLAMA, MISTRAL, QWEN2, QWEN3, SMOLLM3
 from shardwise.train.weights.mixture_families import MIXTRAL, QWEN2_MOE, QWEN3_MOE
 from shardwise.train.weights.post_norm_families import GEMMA2, GEMMA3, OLMO2
 
@@ -19,6 +19,7 @@ FAMILIES: tuple[Family, ...] = (
     QWEN3,
     QWEN3_MOE,
     SMOLLM3,
+    GRANITE,
     OLMO2,
     GEMMA2,
     GEMMA3,

@@ -13,9 +13,10 @@ from shardwise.train.config import GptConfig
 from shardwise.train.rotary import BASE
 from shardwise.train.weights.tensors import Row
 
-Kind = Literal["count", "share", "positive", "cap", "flag", "choice", "written"]
-"""A whole number; one above 0 up to 1; one above 0; the same or null, which is none; true or false; one of a few; and
-what makes no difference to what a model computes, which is written and never read."""
+Kind = Literal["count", "share", "positive", "root", "cap", "flag", "choice", "written"]
+"""A whole number; one above 0 up to 1; one above 0; one above 0 that is 1 over the root of ours; one above 0 or null,
+which is none; true or false; one of a few; and what makes no difference to what a model computes, which is written and
+never read."""
 RopeKey = Literal["theta", "scaling", "local", "share"]
 
 

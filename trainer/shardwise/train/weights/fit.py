@@ -50,6 +50,9 @@ MODEL_KEYS: Mapping[str, str] = {
     "sliding_window": "slidingWindow",
     "sliding_window_pattern": "slidingWindowPattern",
     "scale_embedding": "scaleEmbedding",
+    "embedding_factor": "embeddingFactor",
+    "residual_factor": "residualFactor",
+    "logit_divisor": "logitDivisor",
     "scale_by_inverse_layer": "scaleByInverseLayer",
     "norm_epsilon": "normEpsilon",
 }

@@ -1,5 +1,6 @@
 """Values of keys of a config.json, each checked; every error names the key, the family and its model type."""
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -42,6 +43,18 @@ def real(family: Family, name: str, value: Any, *, least: float = 0.0, most: flo
         bounds = f"a number from {least:g}" if least else "a number above 0"
         raise refused(family, name, repr(value), bounds + ("" if most is None else f", at most {most:g}"))
     return float(value)
+
+
+def squared(theirs: float) -> float:
+    """Return the number of whose root theirs is the inverse; to 12 digits, so that 1 / 64 is the inverse of 4096's."""
+    return float(f"{1 / theirs**2:.12g}")
+
+
+def rooted(ours: float) -> float:
+    """Return the inverse of a number's root with as few digits as give that number back, if any do."""
+    exact = 1 / math.sqrt(ours)
+    candidates = (float(f"{exact:.{digits}g}") for digits in range(1, 17))
+    return next((theirs for theirs in candidates if squared(theirs) == ours), exact)
 
 
 def one_of(family: Family, name: str, value: Any, expected: Iterable[Any]) -> Any:

@@ -1,7 +1,7 @@
-"""The families with RMS norm before attention and MLP, and gated MLPs: Llama, SmolLM3, Mistral and Qwen.
+"""The families with RMS norm before attention and MLP, and gated MLPs: Llama, Granite, SmolLM3, Mistral and Qwen.
 
 Sources: the published files, and the config.json of Hugging Face's transformers; Touvron et al. (2023), Jiang et al.
-(2023), Qwen Team (2024, 2025) and Hugging Face (2025) for what they compute.
+(2023), Qwen Team (2024, 2025), IBM (2024) and Hugging Face (2025) for what they compute.
 """
 
 from shardwise.train.weights.family import Family, Key
@@ -24,6 +24,23 @@ LLAMA = Family(
     architecture="LlamaForCausalLM",
     choices=choices("mlp_bias"),
     keys=(*KEYS, HEAD_DIM, SILU, ATTENTION_BIAS, flag("mlp_bias", "mlp_bias", default=False), TIED),
+)
+
+GRANITE = Family(
+    **COMMON,
+    name="granite",
+    title="Granite",
+    architecture="GraniteForCausalLM",
+    choices=choices("mlp_bias", "query_pre_attn_scalar", "embedding_factor", "residual_factor", "logit_divisor"),
+    keys=(
+        *KEYS,
+        *(HEAD_DIM, SILU, ATTENTION_BIAS, TIED),
+        flag("mlp_bias", "mlp_bias", default=False),
+        Key(name="attention_multiplier", field="query_pre_attn_scalar", kind="root", default=1.0),
+        Key(name="embedding_multiplier", field="embedding_factor", kind="positive", default=1.0),
+        Key(name="residual_multiplier", field="residual_factor", kind="positive", default=1.0),
+        Key(name="logits_scaling", field="logit_divisor", kind="positive", default=1.0),
+    ),
 )
 
 SMOLLM3 = Family(

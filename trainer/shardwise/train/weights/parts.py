@@ -33,6 +33,9 @@ _USUAL: Mapping[str, Any] = {
     "shared_size": 0,
     "shared_gate": False,
     "scale_embedding": False,
+    "embedding_factor": 1.0,
+    "residual_factor": 1.0,
+    "logit_divisor": 1.0,
     "scale_by_inverse_layer": False,
 }
 # What the older families share beside that.
