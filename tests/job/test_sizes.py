@@ -27,6 +27,7 @@ PUBLISHED = {
     "qwen2.5-7b": 7_615_616_512,
     "qwen3-0.6b": 596_049_920,
     "qwen3-8b": 8_190_735_360,
+    "qwen1.5-moe-a2.7b": 14_315_784_192,
     "qwen3-30b-a3b": 30_532_122_624,
     "granite3.3-2b": 2_533_539_840,
     "smollm3-3b": 3_075_098_624,
@@ -51,7 +52,9 @@ def test_a_preset_has_the_published_number_of_parameters(preset: str) -> None:
     assert num_parameters(model_of(preset), published_vocab_size(preset)) == PUBLISHED[preset]
 
 
-@pytest.mark.parametrize(("preset", "published"), [("mixtral-8x7b", 12.9e9), ("qwen3-30b-a3b", 3.3e9)])
+@pytest.mark.parametrize(
+    ("preset", "published"), [("mixtral-8x7b", 12.9e9), ("qwen3-30b-a3b", 3.3e9), ("qwen1.5-moe-a2.7b", 2.7e9)]
+)
 def test_a_token_goes_through_as_many_parameters_as_published(preset: str, published: float) -> None:
     """Of a mixture of experts; the authors tell two digits or three."""
     found = num_parameters_of_a_token(model_of(preset), published_vocab_size(preset))

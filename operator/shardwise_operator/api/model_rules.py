@@ -48,6 +48,7 @@ _SIZED_HEADS = f"has(self.headSize) || self.?preset.orValue('') in {_SIZED}"
 
 _MIXTURES = {preset: fields["experts"] for preset, fields in PRESETS.items() if "experts" in fields}
 MIXTURE_PRESETS = quoted(_MIXTURES)
+_SHARED_PRESETS = quoted(preset for preset, experts in _MIXTURES.items() if experts.shared)
 _NUMBERED = f"self.?preset.orValue('') in {MIXTURE_PRESETS} || (has(self.experts.count) && has(self.experts.perToken))"
 
 
@@ -127,7 +128,8 @@ MODEL_RULES: tuple[Rule, ...] = (
         field=".experts.perToken",
     ),
     _of_model(
-        holds="!has(self.experts) || !self.experts.?sharedGate.orValue(false) || has(self.experts.shared)",
+        holds="!has(self.experts) || !self.experts.?sharedGate.orValue(false) || has(self.experts.shared) "
+        f"|| self.?preset.orValue('') in {_SHARED_PRESETS}",
         message="expected shared beside sharedGate, the width of the MLP whose gate it is",
         field=".experts.sharedGate",
     ),

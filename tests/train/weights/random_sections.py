@@ -24,6 +24,7 @@ _FAMILIES = (
     "mistral-7b",
     "mixtral-8x7b",
     "qwen2.5-0.5b",
+    "qwen1.5-moe-a2.7b",
     "qwen3-0.6b",
     "qwen3-30b-a3b",
     "granite3.3-2b",

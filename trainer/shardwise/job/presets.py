@@ -85,6 +85,15 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "tied_head": True,
     },
     "qwen2.5-7b": {"layers": 28, "heads": 28, "kv_heads": 4, "embed": 3584, "mlp": 18944, "seq_len": 4096, **QWEN2},
+    "qwen1.5-moe-a2.7b": {
+        "layers": 24,
+        "heads": 16,
+        "embed": 2048,
+        "mlp": 1408,
+        "seq_len": 8192,
+        **QWEN2,
+        "experts": Experts(count=60, per_token=4, share_one=False, shared=5632, shared_gate=True, balance=0.001),
+    },
     "qwen3-0.6b": {
         "layers": 28,
         "heads": 16,
@@ -161,6 +170,7 @@ _VOCAB_SIZES: Mapping[str, int] = {
     "mixtral-8x7b": 32000,
     "qwen2.5-0.5b": 151936,
     "qwen2.5-7b": 152064,
+    "qwen1.5-moe-a2.7b": 151936,
     "qwen3-0.6b": 151936,
     "qwen3-8b": 151936,
     "qwen3-30b-a3b": 151936,

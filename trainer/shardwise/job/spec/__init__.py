@@ -5,8 +5,9 @@ They say what a file may contain; `job/rules` says which values go together, and
 
 from shardwise.job.quantity import Duration
 from shardwise.job.spec.base import FilledFrom, Unit
+from shardwise.job.spec.experts import Experts
 from shardwise.job.spec.job import Hardware, JobSpec, TrainingJob
-from shardwise.job.spec.model import Experts, Model, RopeScaling
+from shardwise.job.spec.model import Model, RopeScaling
 from shardwise.job.spec.optimizer import Optimizer, ParameterGroup, Schedule
 from shardwise.job.spec.pod import Pod
 from shardwise.job.spec.program import Program

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from shardwise.job.spec.base import FilledFrom, Unit
+from shardwise.job.spec.experts import Experts
 from shardwise.protocol.strict_model import StrictModel
 
 PresetName = Literal[
@@ -26,6 +27,7 @@ PresetName = Literal[
     "mixtral-8x7b",
     "qwen2.5-0.5b",
     "qwen2.5-7b",
+    "qwen1.5-moe-a2.7b",
     "qwen3-0.6b",
     "qwen3-8b",
     "qwen3-30b-a3b",
@@ -81,33 +83,6 @@ class RopeScaling(StrictModel):
     )
     attention_factor: Annotated[float | None, Unit("times"), FilledFrom("0.1 ln(factor) + 1")] = Field(
         None, gt=0, le=1e6, description="yarn: what queries and keys are multiplied by."
-    )
-
-
-class Experts(StrictModel):
-    """A mixture of experts in the place of each block's MLP, without a limit to how many tokens one takes."""
-
-    count: Annotated[int | None, Unit("experts"), _PRESET] = Field(
-        None, ge=2, le=1024, description="MLPs of each block; mlp is the width of one."
-    )
-    per_token: Annotated[int | None, Unit("experts"), _PRESET] = Field(
-        None, ge=1, le=64, description="How many of them a token goes through."
-    )
-    share_one: Annotated[bool | None, FilledFrom(_PRESET_OR + "true")] = Field(
-        None,
-        description="Whether the shares of a token's experts add up to 1; false: they are the router's probabilities.",
-    )
-    shared: Annotated[int | None, Unit("values per token"), FilledFrom("the preset")] = Field(
-        None, ge=1, le=1048576, description="Width of an MLP that every token goes through beside its experts, if any."
-    )
-    shared_gate: Annotated[bool | None, FilledFrom(_PRESET_OR + "false")] = Field(
-        None, description="Whether a token decides by a sigmoid how much of that it takes (Qwen 2 with experts)."
-    )
-    balance: Annotated[float | None, Unit("ratio"), FilledFrom(_PRESET_OR + "0.01")] = Field(
-        None,
-        ge=0,
-        le=10,
-        description="Factor of the mean imbalance of loads, by layer and sequence, in what is minimised.",
     )
 
 
