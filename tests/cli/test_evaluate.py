@@ -72,11 +72,14 @@ def _preferred(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, *words:
         (tmp_path / name / "logs").mkdir(parents=True)
         (tmp_path / name / ".lock").touch()
     shape = ["training.model.seqLen=256", "training.model.layers=1", "training.steps=1"]
+    asked = [{"prompt": f"say {n}", "choices": [f"it is {n}", f"no {n}"], "answer": n % 2} for n in range(8)]
+    (tmp_path / "asked.jsonl").write_text("".join(json.dumps(each) + "\n" for each in asked))
+    questions = f"{{name: asked, paths: [{tmp_path}/asked.jsonl], chatTemplate: chatml, questions: true}}"
     source = f"paths: [{tmp_path}/pairs.jsonl], chatTemplate: chatml, preferences: true"
     learns = [
         *shape,
         f"training.data={{train: [{{name: pairs, {source}}}], attendAcross: document, heldOut: 0.3}}",
-        f"training.evaluation={{everySteps: 2, batches: 99, sets: [{{name: again, {source}}}]}}",
+        f"training.evaluation={{everySteps: 2, batches: 99, sets: [{{name: again, {source}}}, {questions}]}}",
         f"training.startFrom={{path: {tmp_path}/base, step: 1}}",
         "training.optimizer={name: adamw, learningRate: 1e-2}",
         "training.steps=2",
@@ -94,7 +97,10 @@ def _preferred(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, *words:
 def test_preferences_are_evaluated_as_in_training(
     lora: tuple[str, ...], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, process: Command
 ) -> None:
-    """Beside the weights that they are compared with, pair by pair; what the run begins from has learned none yet."""
+    """Beside the weights that they are compared with, pair by pair; what the run begins from has learned none yet.
+
+    Questions are answered beside them, by the model alone.
+    """
     in_training = _preferred(tmp_path, tmp_path_factory, *lora)
     ended = process("evaluate", "preferred", "--json", folder=tmp_path)
     assert ended.code == 0, ended.error
@@ -102,6 +108,8 @@ def test_preferences_are_evaluated_as_in_training(
     assert found["again"]["pairs"] == in_training["again"]["tokens"] == 90
     assert found["again"]["loss"] == pytest.approx(in_training["again"]["loss"], rel=1e-5) != pytest.approx(np.log(2))
     assert found["again"]["accuracy"] == in_training["again"]["accuracy"]
+    assert found["asked"] == pytest.approx(in_training["asked"], rel=1e-5)
+    assert found["asked"]["questions"] == 8
     shown = process("evaluate", "preferred", folder=tmp_path)
     assert "means over pairs" in shown.out
     none = ("--set=training.data.heldOut=0", "--set=training.evaluation={}")
@@ -149,6 +157,7 @@ def test_questions_have_a_table_of_their_own(run: Path, process: Command, tmp_pa
     both = process("evaluate", str(run), word, folder=tmp_path)
     assert both.code == 0, both.error
     assert "evaluation set asked: 6 questions" in both.error
+    assert "evaluating asked: 3 batches" in both.error  # of four rows: each choice has its own, as positions are learned
     titles = [line.strip() for line in both.out.splitlines() if "means over" in line]
     assert titles == ["step 2, means over tokens", "step 2, means over questions"]
     alone = process("evaluate", str(run), word, "--set=training.data.heldOut=0", "--json", folder=tmp_path)

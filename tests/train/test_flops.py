@@ -10,7 +10,7 @@ from tests.train.small_gpt import gpt2_config, program_of, training_of
 from shardwise.plan.flops import traced_flops
 from shardwise.train.config import GptConfig
 from shardwise.train.dropout import Dropout
-from shardwise.train.flops import flops_per_token
+from shardwise.train.flops import flops_per_token, num_matrix_parameters
 from shardwise.train.model import whole_table
 
 _LLAMA: dict[str, Any] = {
@@ -39,6 +39,18 @@ def test_flops_are_those_of_the_traced_products(kind: str) -> None:
     config = gpt2_config(vocab_size=128, seq_len=64, **KINDS[kind])
     masked = 2 * config.num_layers * config.num_heads * config.head_size * config.seq_len
     assert _traced_a_token(config) == flops_per_token(config, training_of()) / 3 + masked
+
+
+def test_a_token_goes_through_the_shared_expert_and_its_picks() -> None:
+    """Of the matrices that the model has, all but the experts that it does not pick."""
+    shared = {"activation": "swiglu", "mlp_bias": False, "shared_size": 24, "shared_gate": True}
+    config = gpt2_config(**shared, num_experts=6, experts_per_token=2)
+    program = program_of(config)
+    held = {path: x.size for path, x in program.abstract()["params"].items() if path.startswith("blocks.")}
+    experts = sum(held[f"blocks.mlp.{name}.weight"] for name in ("gate", "up", "down"))
+    matrices = sum(size for path, size in held.items() if path.endswith("weight") and "norm" not in path)
+    expected = matrices - experts * 4 // 6 + config.vocab_size * config.embed_size
+    assert num_matrix_parameters(config) == expected
 
 
 @pytest.mark.parametrize(("window", "pattern"), [(16, None), (16, 3), (1, 2), (128, None)])

@@ -4,11 +4,13 @@ import json
 from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from tests.train.conftest import run_here
-from tests.train.small_gpt import forward_of, random_params
+from tests.train.small_gpt import forward_of, random_params, training_of
 from tests.train.test_experts import MIXTURE
 from tests.train.test_meshes import GEMMA, LLAMA
 from tests.train.test_preferences import MESHES
@@ -21,6 +23,7 @@ from shardwise.train.data.tokenizer import ByteTokenizer
 from shardwise.train.evaluation import Evaluator, Programs
 from shardwise.train.loader import Loader
 from shardwise.train.metrics import records
+from shardwise.train.run_data import evaluated_on
 from shardwise.train.state import Program
 from shardwise.train.step import lower_token_losses
 
@@ -109,6 +112,21 @@ def test_scores_are_those_of_each_choice_alone(mesh: str, model: tuple[str, ...]
     model_of_run = Evaluator(programs, random_params(program), loader, lambda: None)
     found = model_of_run.means(Evaluated(name="asked", sequences=questions, batches=None))
     assert found == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("position", ["learned", "rotary"])
+def test_choices_share_rows_where_positions_are_relative(position: str, tmp_path: Path) -> None:
+    """A learned position is of a whole text: there each choice has a row of its own, as when it is read alone."""
+    (tmp_path / "asked.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines(20)))
+    sets = [{"name": "asked", "paths": [str(tmp_path / "asked.jsonl")], "questions": True}]
+    training = training_of(
+        model={"preset": "tiny", "position": position, "seqLen": 64}, evaluation={"everySteps": 5, "sets": sets}
+    )
+    data: Any = SimpleNamespace(held_out=None)
+    phases: Any = SimpleNamespace(beat=lambda: None)
+    (one,) = evaluated_on(training, data, 64, print, phases)
+    num_choices = sum(2 + number % NUM_CHOICES for number in range(20))
+    assert (one.sequences.num_sequences == num_choices) == (position == "learned")
 
 
 @pytest.mark.usefixtures("as_a_trainer")
