@@ -157,7 +157,7 @@ def test_questions_have_a_table_of_their_own(run: Path, process: Command, tmp_pa
     both = process("evaluate", str(run), word, folder=tmp_path)
     assert both.code == 0, both.error
     assert "evaluation set asked: 6 questions" in both.error
-    assert "evaluating asked: 3 batches" in both.error  # of four rows: each choice has its own, as positions are learned
+    assert "evaluating asked: 3 batches" in both.error  # of four rows: positions are learned, so each has its own
     titles = [line.strip() for line in both.out.splitlines() if "means over" in line]
     assert titles == ["step 2, means over tokens", "step 2, means over questions"]
     alone = process("evaluate", str(run), word, "--set=training.data.heldOut=0", "--json", folder=tmp_path)

@@ -30,12 +30,12 @@ _FAMILIES = (
     "granite3.3-2b",
     "smollm3-3b",
     "olmo2-1b",
+    "olmo3-7b",
     "gemma2-2b",
     "gemma3-1b",
 )
 _OF_SIZES = {*SIZES, "kv_heads", "head_size", "mlp", "rotary_dim", "experts"}
 _LOCAL_BASES = (100.0, 2e4)
-"""Neither is a base of the other blocks: an export cannot tell it from none."""
 
 
 def random_config(seed: int) -> GptConfig:
@@ -53,7 +53,10 @@ def _section(draw: Random) -> Section:
     changes = [*draw.sample(_OFTEN, draw.randint(0, 2)), *draw.sample(_CHANGES, draw.randint(0, 3))]
     if "experts" in family:
         changes.append(_experts)
-    return {**section, **_sizes(draw), **{key: value for change in changes for key, value in change(draw).items()}}
+    section |= _sizes(draw) | {key: value for change in changes for key, value in change(draw).items()}
+    if section.get("ropeScaling") is None and section.get("localRopeTheta") == section.get("ropeTheta"):
+        section["localRopeTheta"] = None  # an export cannot tell it from none
+    return section
 
 
 def _config_of(section: Section) -> GptConfig | None:

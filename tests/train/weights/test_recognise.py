@@ -120,6 +120,7 @@ PUBLISHED = {
     "smollm3-3b": ("smollm3", 128256),
     "olmo2-1b": ("olmo2", 100352),
     "olmo2-7b": ("olmo2", 100352),
+    "olmo3-7b": ("olmo3", 100278),
     "gemma2-2b": ("gemma2", 256000),
     "gemma3-1b": ("gemma3_text", 262144),
     "pythia-410m": ("gpt_neox", 50304),
@@ -206,6 +207,21 @@ LLAMA_LIKE: list[tuple[str, dict[str, Any], str]] = [
     ("smollm3-3b", {"no_rope_layers": "all"}, "no_rope_layers is all, expected a list of 0 and 1"),
     ("smollm3-3b", {"no_rope_layer_interval": 0}, "no_rope_layer_interval is 0, expected a whole number from 1"),
     ("smollm3-3b", {"layer_types": ["sliding_attention"] * 36}, "use_sliding_window is true, expected false"),
+    (
+        "olmo3-7b",
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}},
+        "rope_parameters is one object, expected full_attention and sliding_attention in it for OLMo 3",
+    ),
+    (
+        "olmo3-7b",
+        {"rope_parameters": None, "rope_theta": 1e4},
+        "rope_theta is 10000.0, expected 500000, or rope_parameters with full_attention and sliding_attention, for",
+    ),
+    (
+        "olmo3-7b",
+        {"rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2.0}}},
+        "rope_parameters.sliding_attention.rope_type is linear, expected default",
+    ),
     ("gemma2-2b", {"attn_logit_softcapping": -1}, "attn_logit_softcapping is -1, expected a number above 0"),
     ("gemma2-2b", {"sliding_window": None}, "sliding_window is null, expected a whole number"),
     ("gemma2-2b", {"layer_types": 7}, "layer_types is 7, expected a list"),
@@ -269,6 +285,8 @@ def test_both_forms_of_rotary_keys_mean_the_same() -> None:
 
 
 LEFT_OUT: list[tuple[str, tuple[str, ...]]] = [
+    ("olmo3-7b", ("rope_parameters", "layer_types", "sliding_window_pattern", "sliding_window")),
+    ("olmo3-7b", ("rope_theta", "rope_scaling")),
     ("smollm3-3b", ("no_rope_layers", "no_rope_layer_interval", "num_key_value_heads", "tie_word_embeddings")),
     ("smollm3-3b", ("no_rope_layer_interval",)),
     ("smollm3-3b", ("no_rope_layers",)),

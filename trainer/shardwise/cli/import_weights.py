@@ -92,7 +92,7 @@ def command(
 ) -> None:
     """Make a run directory from published weights of Llama, Qwen, Gemma or another family.
 
-    The others are GPT-2, GPT-J, GPT-NeoX, Granite, SmolLM3, Mistral, Mixtral and OLMo 2. It gets the weights as the
+    The others are GPT-2, GPT-J, GPT-NeoX, Granite, SmolLM3, Mistral, Mixtral and OLMo. It gets the weights as the
     checkpoint of step 0 and a job file to train on from there.
     """
     console = Console(highlight=False, soft_wrap=True, markup=False)

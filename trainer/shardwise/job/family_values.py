@@ -67,6 +67,7 @@ OLMO2 = LLAMA | {
     "rope_theta": 500_000.0,
     "norm_epsilon": 1e-6,
 }
+OLMO3 = OLMO2 | {"local_rope_theta": 500_000.0, "sliding_window": 4096, "sliding_window_pattern": 4}
 GEMMA2 = LLAMA | {
     "norm": "rms-unit-offset",
     "post_norm": True,

@@ -26,18 +26,24 @@ def random_model(seed: int) -> tuple[str, Fields]:
 
 
 def as_written(config: Mapping[str, Any], defaults: Mapping[str, Any], seed: int) -> Fields:
-    """Return a config.json that says the same: keys at their defaults left out, rotary positions in the older form."""
+    """Return a config.json that says the same: keys at their defaults left out, rotary positions in the older form.
+
+    That of OLMo 3 has no other base than the default one.
+    """
     draw = Random(seed)
     kept = {key: value for key, value in config.items() if defaults.get(key, ...) != value or draw.random() < 0.5}
     rope = kept.get("rope_parameters")
-    if rope is None or draw.random() < 0.5:
+    has_other_base = rope is not None and any(
+        part["rope_theta"] != 5e5 for part in rope.values() if isinstance(part, dict)
+    )
+    if rope is None or draw.random() < 0.5 or (config["model_type"] == "olmo3" and has_other_base):
         return {**kept, "model_type": config["model_type"]}
     del kept["rope_parameters"]
     full = dict(rope.get("full_attention", rope))
     kept["rope_theta" if config["model_type"] != "gpt_neox" else "rotary_emb_base"] = full.pop("rope_theta")
     if "partial_rotary_factor" in full:
         kept["rotary_pct"] = full.pop("partial_rotary_factor")
-    if "sliding_attention" in rope:
+    if "sliding_attention" in rope and config["model_type"] != "olmo3":
         kept["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
     if full.get("rope_type") != "default":
         kept["rope_scaling"] = full
@@ -178,6 +184,20 @@ def _olmo2(draw: Random) -> Fields:
     return _qwen3(draw)
 
 
+def _olmo3(draw: Random) -> Fields:
+    fields = _olmo2(draw)
+    window = draw.randint(2, fields["max_position_embeddings"] + 3)
+    bases = draw.choice(((5e5, 5e5), (5e5, 1e4), (1e4, 1e4), (1e4, 5e5)))
+    full = {**fields["rope_parameters"], "rope_theta": bases[0]}
+    rope = {"full_attention": full, "sliding_attention": {"rope_type": "default", "rope_theta": bases[1]}}
+    return {**fields, **_types(draw, fields["num_hidden_layers"]), "sliding_window": window, "rope_parameters": rope}
+
+
+def _types(draw: Random, layers: int) -> Fields:
+    pattern = draw.randint(2, 5)
+    return {"layer_types": ["sliding_attention" if (at + 1) % pattern else "full_attention" for at in range(layers)]}
+
+
 def _gemma2(draw: Random) -> Fields:
     fields = _of_heads(draw)
     positions = fields["max_position_embeddings"]
@@ -195,11 +215,10 @@ def _gemma2(draw: Random) -> Fields:
 
 def _gemma3(draw: Random) -> Fields:
     fields = _gemma2(draw)
-    pattern, layers = draw.randint(2, 5), fields["num_hidden_layers"]
-    types = ["sliding_attention" if (layer + 1) % pattern else "full_attention" for layer in range(layers)]
+    types = _types(draw, fields["num_hidden_layers"])
     local = {"rope_type": "default", "rope_theta": draw.choice((500.0, 1e4))}
     rope = {"full_attention": fields["rope_parameters"], "sliding_attention": local}
-    return {**fields, "layer_types": types, "rope_parameters": rope, "attn_logit_softcapping": None}  # not applied
+    return {**fields, **types, "rope_parameters": rope, "attn_logit_softcapping": None}  # not applied
 
 
 def _of_heads(draw: Random) -> Fields:
@@ -266,6 +285,7 @@ _FAMILIES: Mapping[str, Callable[[Random], Fields]] = {
     "granite": _granite,
     "smollm3": _smollm3,
     "olmo2": _olmo2,
+    "olmo3": _olmo3,
     "gemma2": _gemma2,
     "gemma3_text": _gemma3,
 }

@@ -100,6 +100,23 @@ MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     ),
     "olmo2": ("olmo2", {**LLAMA, "rope_theta": 5e5}),
     "olmo2-biases": ("olmo2", {**LLAMA, "num_key_value_heads": 6, "head_dim": 12, "attention_bias": True}),
+    "olmo3": (
+        "olmo3",
+        {
+            **LLAMA,
+            "num_hidden_layers": 5,
+            "sliding_window": 6,
+            "rope_parameters": {
+                "full_attention": {
+                    "rope_type": "yarn",
+                    "factor": 3.0,
+                    "original_max_position_embeddings": 8,
+                    "rope_theta": 5e5,
+                },
+                "sliding_attention": {"rope_type": "default", "rope_theta": 5e5},
+            },
+        },
+    ),
     "gemma2": ("gemma2", GEMMA),
     "gemma3": (
         "gemma3_text",

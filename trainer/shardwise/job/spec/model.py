@@ -35,6 +35,7 @@ PresetName = Literal[
     "smollm3-3b",
     "olmo2-1b",
     "olmo2-7b",
+    "olmo3-7b",
     "gemma2-2b",
     "gemma3-1b",
     "pythia-410m",

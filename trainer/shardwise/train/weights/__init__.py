@@ -10,7 +10,7 @@ job section that it fits. Not here: downloading, and any other format.
     gpt_families.py       GPT-2, GPT-J, GPT-NeoX
     llama_parts.py        what those of Llama's kind are made of
     llama_families.py     Llama, Granite, SmolLM3, Mistral, Mixtral, Qwen
-    post_norm_families.py OLMo 2, Gemma
+    post_norm_families.py OLMo, Gemma
     families.py           all of them
     config_file.py        a config.json as fields of a GptConfig, and back
     key_values.py         values of its keys, checked

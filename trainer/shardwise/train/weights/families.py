@@ -5,7 +5,7 @@ from shardwise.train.weights.family import Family, differences
 from shardwise.train.weights.gpt_families import GPT2, GPTJ, NEOX
 from shardwise.train.weights.llama_families import GRANITE, LLAMA, MISTRAL, QWEN2, QWEN3, SMOLLM3
 from shardwise.train.weights.mixture_families import MIXTRAL, QWEN2_MOE, QWEN3_MOE
-from shardwise.train.weights.post_norm_families import GEMMA2, GEMMA3, OLMO2
+from shardwise.train.weights.post_norm_families import GEMMA2, GEMMA3, OLMO2, OLMO3
 
 FAMILIES: tuple[Family, ...] = (
     GPT2,
@@ -21,6 +21,7 @@ FAMILIES: tuple[Family, ...] = (
     SMOLLM3,
     GRANITE,
     OLMO2,
+    OLMO3,
     GEMMA2,
     GEMMA3,
 )

@@ -72,6 +72,10 @@ class Family:
     rope_theta: float = BASE
     rope_share: float = 1.0
     """The base, and how much of a head is turned, where config.json does not say."""
+    local_rope_theta: float = BASE
+    """The base in blocks with a window, likewise; for those families whose `rope` has a key of it."""
+    nests_rope: bool = False
+    """Whether that key is in `rope_parameters` alone, which has an object for each kind of block."""
     rotary_pattern: int = 0
     """Every so many-th block is without positions, where config.json does not say; 0: its models have no such block."""
     has_experts: bool = False

@@ -1,4 +1,4 @@
-"""The families with norms after attention and MLP: OLMo 2, which has no others in a block, and Gemma.
+"""The families with norms after attention and MLP: OLMo, which has no others in a block, and Gemma.
 
 Sources: the published files, and the config.json of Hugging Face's transformers; Gemma Team (2024, 2025) and OLMo Team
 (2025) for what they compute.
@@ -30,14 +30,37 @@ _OLMO: Mapping[str, Any] = {
     ),
 }
 
+_OLMO_CHOICES: Mapping[str, Any] = {
+    "pre_norm": False,
+    "post_norm": True,
+    "qk_norm": True,
+    "qk_norm_over": "all-heads",
+}
+_OLMO_KEYS = (*keys(epsilon=1e-5), HEAD_DIM, SILU, ATTENTION_BIAS, TIED)
+
 OLMO2 = Family(
     **_OLMO,
     name="olmo2",
     title="OLMo 2",
     architecture="Olmo2ForCausalLM",
-    choices=choices(pre_norm=False, post_norm=True, qk_norm=True, qk_norm_over="all-heads"),
-    keys=(*keys(epsilon=1e-5), HEAD_DIM, SILU, ATTENTION_BIAS, TIED),
+    choices=choices(**_OLMO_CHOICES),
+    keys=_OLMO_KEYS,
     written=NO_PADDING,
+)
+
+OLMO3 = Family(
+    **{**_OLMO, "rope": {**ROPE, "local": "rope_parameters.sliding_attention.rope_theta"}},
+    name="olmo3",
+    title="OLMo 3",
+    architecture="Olmo3ForCausalLM",
+    choices=choices("sliding_window", "sliding_window_pattern", "local_rope_theta", **_OLMO_CHOICES),
+    keys=_OLMO_KEYS,
+    written=NO_PADDING,
+    rope_theta=500_000.0,
+    local_rope_theta=500_000.0,
+    nests_rope=True,
+    windows="pattern",
+    window_pattern=4,
 )
 
 _GEMMA: Mapping[str, Any] = {

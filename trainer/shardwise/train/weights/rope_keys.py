@@ -5,7 +5,7 @@
              block: {full_attention: {...}, sliding_attention: {...}}
 
 Both are read, and where both are there, the inner key counts; what is written is the older form, which both versions
-read.
+read, and of models whose kinds of blocks have no other keys the newer one too.
 """
 
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ _NEEDED: Mapping[str, tuple[str, ...]] = {
 _SHARE, _ORIGINAL = "partial_rotary_factor", "original_max_position_embeddings"
 _TRUNCATE = "truncate"
 _BESIDE = ("rope_type", "type", "rope_theta", _SHARE, _TRUNCATE)
-_LOCAL_BASE = 10_000.0
+_FULL, _LOCAL = "full_attention", "sliding_attention"
 
 
 def read_rope(family: Family, published: Mapping[str, Any], seq_len: int, *, has_windows: bool) -> dict[str, Any]:
@@ -54,16 +54,19 @@ def read_rope(family: Family, published: Mapping[str, Any], seq_len: int, *, has
     theta_key, scaling_key = family.rope["theta"], family.rope["scaling"]
     newer = section(family, "rope_parameters", published.get("rope_parameters"))
     older = section(family, scaling_key, published.get(scaling_key))
-    full = {**section(family, "full_attention", newer.get("full_attention", {} if older else newer)), **older}
-    theta = full.get("rope_theta", published.get(theta_key))
+    full = {**section(family, _FULL, newer.get(_FULL, {} if older else newer)), **older}
+    stated = full.get("rope_theta", published.get(theta_key))
+    theta = family.rope_theta if stated is None else real(family, theta_key, stated)
     fields = {
-        "rope_theta": family.rope_theta if theta is None else real(family, theta_key, theta),
+        "rope_theta": theta,
         "rope_scaling": _scaling(family, {_ORIGINAL: published.get(_ORIGINAL), **full}, seq_len),
     }
+    if family.nests_rope:
+        _check_nested(family, newer, theta, has_windows=has_windows)
     if "local" in family.rope and has_windows:
         local = _local_theta(family, published, newer)
         # What is also the base of the other blocks is no base of their own, unless those are stretched.
-        if local != fields["rope_theta"] or fields["rope_scaling"] is not None:
+        if local != theta or fields["rope_scaling"] is not None:
             fields["local_rope_theta"] = local
     share_key = family.rope.get("share", _SHARE)
     share = full.get(_SHARE, published.get(share_key))
@@ -82,8 +85,12 @@ def rope_keys(family: Family, config: GptConfig) -> dict[str, Any]:
         family.rope["theta"]: config.rope_theta,
         family.rope["scaling"]: None if scaling is None else _written(scaling),
     }
-    if "local" in family.rope:
-        written[family.rope["local"]] = config.local_rope_theta or config.rope_theta
+    local = config.local_rope_theta or config.rope_theta
+    if family.nests_rope:
+        full = {"rope_type": "default", **(written[family.rope["scaling"]] or {}), "rope_theta": config.rope_theta}
+        written["rope_parameters"] = {_FULL: full, _LOCAL: {"rope_type": "default", "rope_theta": local}}
+    elif "local" in family.rope:
+        written[family.rope["local"]] = local
     if "share" in family.rope:
         share = config.rotary_dim / config.head_size
         # Their product must not fall below the whole number, which is cut off.
@@ -93,11 +100,20 @@ def rope_keys(family: Family, config: GptConfig) -> dict[str, Any]:
 
 
 def _local_theta(family: Family, published: Mapping[str, Any], newer: Mapping[str, Any]) -> float:
-    local = section(family, "sliding_attention", newer.get("sliding_attention"))
-    one_of(family, "rope_parameters.sliding_attention.rope_type", local.get("rope_type", "default"), ("default",))
+    local = section(family, _LOCAL, newer.get(_LOCAL))
+    one_of(family, f"rope_parameters.{_LOCAL}.rope_type", local.get("rope_type", "default"), ("default",))
     name = family.rope["local"]
     theta = local.get("rope_theta", published.get(name))
-    return _LOCAL_BASE if theta is None else real(family, name, theta)
+    return family.local_rope_theta if theta is None else real(family, name, theta)
+
+
+def _check_nested(family: Family, newer: Mapping[str, Any], theta: float, *, has_windows: bool) -> None:
+    """Refuse what transformers 4 and 5 read differently, or neither as it is written."""
+    if newer and not newer.keys() & {_FULL, _LOCAL}:
+        raise refused(family, "rope_parameters", "one object", f"{_FULL} and {_LOCAL} in it")
+    if not newer and has_windows and theta != family.local_rope_theta:
+        expected = f"{family.local_rope_theta:g}, or rope_parameters with {_FULL} and {_LOCAL},"
+        raise refused(family, family.rope["theta"], theta, expected)
 
 
 def _scaling(family: Family, given: Mapping[str, Any], seq_len: int) -> RopeScaling | None:
