@@ -248,4 +248,3 @@ async def _end_of(agent: asyncio.subprocess.Process) -> None:
         stopped_at = (stopped_at or now) if processes.is_stopped(agent.pid) else None
         if stopped_at and now - stopped_at >= STOPPED_SECONDS:
             agent.kill()
-            await agent.wait()
