@@ -118,7 +118,7 @@ test-skew: $(READY) ## operator and trainer of this tree beside those of PREVIOU
 	  $(BIN)/python -m tests.skew $$tree
 
 .PHONY: test-hf
-test-hf: $(READY) $(HF_READY) ## every family of models against transformers, our exports in it, MODELS="0 32" random ones from seed 0, and a program of torch (3 GB the first time)
+test-hf: $(READY) $(HF_READY) ## every family of models against transformers, our exports in it, MODELS="0 32" random ones from seed 0, a program of torch, and questions beside lm-evaluation-harness (3 GB the first time)
 	folder=$$(mktemp -d) && trap 'rm -rf $$folder' EXIT && $(BIN)/python -m tests.train.weights.hf.exports $$folder/recorded && \
 	  .venv-hf/bin/python -m tests.train.weights.hf.record --check $$folder/recorded && \
 	  JAX_PLATFORMS=cpu $(BIN)/python -m tests.train.weights.hf.adapters_here $$folder/recorded && \
@@ -126,7 +126,7 @@ test-hf: $(READY) $(HF_READY) ## every family of models against transformers, ou
 	  .venv-hf/bin/python -m tests.train.weights.hf.random_there make $$folder/random $(MODELS) && \
 	  JAX_PLATFORMS=cpu $(BIN)/python -m tests.train.weights.hf.random_here $$folder/random && \
 	  .venv-hf/bin/python -m tests.train.weights.hf.random_there check $$folder/random
-	$(BIN)/pytest -n 0 tests/hosts/torch_program.py
+	$(BIN)/pytest -n 0 tests/hosts/torch_program.py tests/cli/harness_program.py
 
 .PHONY: test-levanter
 test-levanter: $(READY) $(LEVANTER_READY) ## Levanter, unmodified, as an own program: killed, hung, stopped (1 GB the first time)

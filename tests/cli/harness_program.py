@@ -1,0 +1,32 @@
+"""Questions of lm-evaluation-harness, answered by it and by us: `make test-hf`, since `make test` has no torch."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Command
+
+ROOT = Path(__file__).parents[2]
+PYTHON = ROOT / ".venv-hf" / "bin" / "python"
+EXAMPLE = ROOT / "examples" / "questions_of_harness.py"
+
+
+def there(*words: str | Path) -> None:
+    """Run a program where torch and the harness are."""
+    subprocess.run([PYTHON, *words], cwd=ROOT, check=True)
+
+
+def test_the_harness_finds_the_same(tmp_path: Path, process: Command) -> None:
+    """Of a task of its own, with examples before each question, by a model as it is published."""
+    there("-m", "tests.train.weights.hf.harness_there", tmp_path)
+    there(EXAMPLE, "fruits", "2", tmp_path / "fruits.jsonl", tmp_path / "task")
+    made = process("import", str(tmp_path / "model"), "run", folder=tmp_path)
+    assert made.code == 0, made.error
+    sets = "--set=training.evaluation.sets=[{name: fruits, paths: [fruits.jsonl], questions: true}]"
+    ended = process("evaluate", "run", sets, "--json", folder=tmp_path)
+    assert ended.code == 0, ended.error
+    ours, theirs = json.loads(ended.out)["sets"]["fruits"], json.loads((tmp_path / "found.json").read_text())
+    assert ours["questions"] == 300
+    assert (ours["accuracy"], ours["accuracyNorm"]) == pytest.approx((theirs["acc"], theirs["acc_norm"]))
+    assert ours["accuracy"] != ours["accuracyNorm"]
