@@ -117,6 +117,7 @@ PUBLISHED = {
     "qwen3-0.6b": ("qwen3", 151936),
     "qwen3-8b": ("qwen3", 151936),
     "granite3.3-2b": ("granite", 49159),
+    "phi4-14b": ("llama", 100352),
     "smollm3-3b": ("smollm3", 128256),
     "olmo2-1b": ("olmo2", 100352),
     "olmo2-7b": ("olmo2", 100352),

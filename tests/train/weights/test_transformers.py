@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 from tests.train.small_gpt import forward_of, program_of
 from tests.train.weights.hf.drawn import drawn
+from tests.train.weights.hf.exports import as_published
 
+from shardwise.protocol.errors import DataError
 from shardwise.train.generate import generate
 from shardwise.train.sampling import Sampling
 from shardwise.train.weights import place, read, write
@@ -84,14 +86,28 @@ def test_greedy_generation_is_that_of_transformers(name: str, recording: Callabl
 
 @pytest.mark.parametrize("name", RECORDINGS)
 def test_an_import_is_exported_byte_by_byte(name: str, recording: Callable[[str], Recording], tmp_path: Path) -> None:
-    """The export has the names and the bytes of what was imported, and reads as the same config."""
+    """The export has the names and the bytes of what was imported, and reads as the same config.
+
+    What is joined in the files of its family is apart there, and has its rows.
+    """
     made = recording(name)
     config, parameters = read(made.folder)
     target = tmp_path / "again" / "model.safetensors"
     target.parent.mkdir()
     whole = {path: stored[tuple(slice(None) for _ in stored.shape)] for path, stored in parameters}
     write(target, config, whole.items())
-    again = load_file(target)
+    again = as_published(made.weights, load_file(target))
     assert again.keys() == made.weights.keys()
     assert all(again[tensor].tobytes() == array.tobytes() for tensor, array in made.weights.items())
     assert read(target)[0] == config
+
+
+def test_joined_tensors_of_other_sizes_are_refused(recording: Callable[[str], Recording]) -> None:
+    """By their own names, with the rows that the parts have together."""
+    folder = recording("phi3").folder
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").write_text(json.dumps({**config, "num_key_value_heads": 6}), encoding="utf-8")
+    with pytest.raises(
+        DataError, match=r"layers\.0\.self_attn\.qkv_proj\.weight: given shape \(80, 48\), expected \(144, 48\)"
+    ):
+        read(folder)

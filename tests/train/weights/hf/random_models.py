@@ -118,6 +118,15 @@ def _mistral(draw: Random) -> Fields:
     return {**fields, **_tied(draw), "sliding_window": window, "rope_parameters": _rope(draw, positions)}
 
 
+def _phi3(draw: Random) -> Fields:
+    heads, head_size = draw.randint(1, 6), 2 * draw.randint(1, 8)
+    fields = {**_sizes(draw, heads * head_size, heads), "num_key_value_heads": _shared(draw, heads)}
+    positions = fields["max_position_embeddings"]
+    window = draw.choice((None, 2, draw.randint(2, positions), positions + 3))
+    rope = {"rope_type": "default", "rope_theta": draw.choice((100.0, 1e4, 2.5e5))}
+    return {**fields, **_tied(draw), "sliding_window": window, "rope_parameters": rope}
+
+
 def _mixtral(draw: Random) -> Fields:
     fields = _mistral(draw)
     count = draw.randint(2, 7)
@@ -277,6 +286,7 @@ _FAMILIES: Mapping[str, Callable[[Random], Fields]] = {
     "gpt_neox": _neox,
     "llama": _llama,
     "mistral": _mistral,
+    "phi3": _phi3,
     "mixtral": _mixtral,
     "qwen2": _qwen2,
     "qwen2_moe": _qwen2_moe,

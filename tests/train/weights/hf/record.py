@@ -70,6 +70,8 @@ MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     ),
     "mistral": ("mistral", {**LLAMA, "sliding_window": 7}),
     "mistral-no-window": ("mistral", {**LLAMA, "sliding_window": None, "head_dim": 16}),
+    "phi3": ("phi3", {**LLAMA, "sliding_window": 7, "rope_theta": 2.5e5}),
+    "phi3-own-heads": ("phi3", {**LLAMA, "num_key_value_heads": 6, "tie_word_embeddings": True}),
     "mixtral": ("mixtral", {**LLAMA, "num_local_experts": 5, "num_experts_per_tok": 2}),
     "mixtral-window": ("mixtral", {**LLAMA, "num_local_experts": 4, "num_experts_per_tok": 3, "sliding_window": 7}),
     "qwen2": ("qwen2", {**LLAMA, "rope_theta": 1e6}),

@@ -24,6 +24,7 @@ PresetName = Literal[
     "llama3.1-8b",
     "llama3.2-1b",
     "mistral-7b",
+    "phi4-14b",
     "mixtral-8x7b",
     "qwen2.5-0.5b",
     "qwen2.5-7b",

@@ -3,7 +3,7 @@
 from shardwise.train.config import GptConfig
 from shardwise.train.weights.family import Family, differences
 from shardwise.train.weights.gpt_families import GPT2, GPTJ, NEOX
-from shardwise.train.weights.llama_families import GRANITE, LLAMA, MISTRAL, QWEN2, QWEN3, SMOLLM3
+from shardwise.train.weights.llama_families import GRANITE, LLAMA, MISTRAL, PHI3, QWEN2, QWEN3, SMOLLM3
 from shardwise.train.weights.mixture_families import MIXTRAL, QWEN2_MOE, QWEN3_MOE
 from shardwise.train.weights.post_norm_families import GEMMA2, GEMMA3, OLMO2, OLMO3
 
@@ -13,6 +13,7 @@ FAMILIES: tuple[Family, ...] = (
     NEOX,
     LLAMA,
     MISTRAL,
+    PHI3,
     MIXTRAL,
     QWEN2,
     QWEN2_MOE,
@@ -27,6 +28,10 @@ FAMILIES: tuple[Family, ...] = (
 )
 
 
+WRITTEN = tuple(family for family in FAMILIES if not family.joined)
+"""Those that are exported too."""
+
+
 def family_of(config: GptConfig) -> Family | None:
-    """Return the first family whose choices the model makes."""
-    return next((family for family in FAMILIES if not differences(family, config)), None)
+    """Return the first family whose choices the model makes, and which is exported."""
+    return next((family for family in WRITTEN if not differences(family, config)), None)

@@ -86,6 +86,11 @@ class Family:
     """How wide they are, where config.json does not say; None: there are none."""
     window_pattern: int = 0
     """Every so many-th block sees all, where config.json does not say."""
+    joined: Mapping[str, tuple[str, ...]] = declared(default_factory=dict)
+    """Tensors of a block whose rows are those of several in `rows`, one after the other, by the names in the files.
+
+    Such a family is read and never written: another one has these as tensors of their own.
+    """
     rows: tuple[Row, ...]
 
 

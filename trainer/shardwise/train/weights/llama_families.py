@@ -1,7 +1,7 @@
-"""The families with RMS norm before attention and MLP, and gated MLPs: Llama, Granite, SmolLM3, Mistral and Qwen.
+"""The families with RMS norm before attention and MLP, and gated MLPs: Llama, Granite, SmolLM3, Mistral, Phi and Qwen.
 
 Sources: the published files, and the config.json of Hugging Face's transformers; Touvron et al. (2023), Jiang et al.
-(2023), Qwen Team (2024, 2025), IBM (2024) and Hugging Face (2025) for what they compute.
+(2023), Abdin et al. (2024), Qwen Team (2024, 2025), IBM (2024) and Hugging Face (2025) for what they compute.
 """
 
 from shardwise.train.weights.family import Family, Key
@@ -70,6 +70,26 @@ MISTRAL = Family(
     windows="every",
 )
 
+
+PHI3 = Family(
+    **{**COMMON, "mark": "layers.0.self_attn.qkv_proj.weight"},
+    name="phi3",
+    title="Phi 3",
+    architecture="Phi3ForCausalLM",
+    choices=choices("sliding_window", attention_bias=False),
+    keys=(
+        *keys(width=("mlp.down_proj", 1), epsilon=1e-5),
+        SILU,
+        TIED,
+    ),
+    fixed={"attention_bias": (False,)},
+    windows="every",
+    usual_window=None,
+    joined={
+        "self_attn.qkv_proj": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+        "mlp.gate_up_proj": ("mlp.gate_proj", "mlp.up_proj"),
+    },
+)
 
 QWEN2 = Family(
     **COMMON,

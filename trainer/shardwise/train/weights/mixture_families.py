@@ -15,7 +15,7 @@ from shardwise.train.weights.tensors import Row
 _BALANCE = Key(name="router_aux_loss_coef", field="balance", kind="written")
 _COUNT = Key(name="num_experts", field="num_experts", kind="count", shape=("layers.0.mlp.gate.weight", 0))
 _SHARE_ONE = flag("norm_topk_prob", "experts_share_one", default=False)
-_QWEN_KEYS = keys(mlp="moe_intermediate_size", gate="mlp.experts.0.gate_proj")
+_QWEN_KEYS = keys(mlp="moe_intermediate_size", width=("mlp.experts.0.gate_proj", 0))
 # Dense layers among the others are not computed.
 _ALL_HAVE_EXPERTS: Mapping[str, tuple[Any, ...]] = {"decoder_sparse_step": (1,), "mlp_only_layers": ([], None)}
 
@@ -44,7 +44,7 @@ MIXTRAL = Family(
     architecture="MixtralForCausalLM",
     choices=choices("sliding_window", attention_bias=False, experts_share_one=True),
     keys=(
-        *keys(gate="block_sparse_moe.experts.0.w1", epsilon=1e-5),
+        *keys(width=("block_sparse_moe.experts.0.w1", 0), epsilon=1e-5),
         HEAD_DIM,
         SILU,
         TIED,

@@ -20,6 +20,7 @@ from shardwise.train.state import Program
 from shardwise.train.weights.families import FAMILIES
 from shardwise.train.weights.family import Family
 from shardwise.train.weights.fit import check_fits
+from shardwise.train.weights.joined import taken_apart
 from shardwise.train.weights.locate import locate, read_json
 from shardwise.train.weights.recognise import recognise, recognise_family
 from shardwise.train.weights.safetensors_file import TensorEntry, entries
@@ -73,6 +74,8 @@ def read(path: Path, *, heads: int | None = None) -> tuple[GptConfig, Iterator[t
     published = _published(file.parent / CONFIG_FILE) or {}
     family, config = recognise_family(shapes, published), recognise(shapes, published, heads)
     expected = tensors(family.rows, config)
+    found = taken_apart(family, found, expected)
+    shapes = {name: entry.shape for name, entry in found.items()}
     if config.tied_head:
         _check_tied(family, found)
     ignored = {name for name in shapes if _BUFFER.fullmatch(name) or (config.tied_head and name == family.head)}

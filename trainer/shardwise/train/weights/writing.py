@@ -14,7 +14,7 @@ from typing import Any
 from shardwise.protocol.errors import DataError
 from shardwise.train.config import GptConfig
 from shardwise.train.weights.config_file import NO_TOKENS, published_config
-from shardwise.train.weights.families import FAMILIES, family_of
+from shardwise.train.weights.families import WRITTEN, family_of
 from shardwise.train.weights.family import Family, differences
 from shardwise.train.weights.fit import MODEL_KEYS, free_keys
 from shardwise.train.weights.reading import CONFIG_FILE
@@ -73,7 +73,7 @@ def check_exportable(config: GptConfig) -> Family:
         f"not {family.title}: "
         + ", ".join(f"{MODEL_KEYS[field]} is {getattr(config, field)}, not {value}" for field, value in wrong.items())
         for family, wrong in sorted(
-            ((family, differences(family, config)) for family in FAMILIES), key=lambda pair: len(pair[1])
+            ((family, differences(family, config)) for family in WRITTEN), key=lambda pair: len(pair[1])
         )[:_MOST_NAMED]
     ]
     raise DataError("\n  ".join(["no published format holds this model; its checkpoints do:", *reasons]))
