@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.train.conftest import run_here
+from tests.train.data.test_questions import encoded
 from tests.train.small_gpt import forward_of, random_params, training_of
 from tests.train.test_experts import MIXTURE
 from tests.train.test_meshes import GEMMA, LLAMA
@@ -18,7 +19,7 @@ from tests.train.test_preferences import MESHES
 from shardwise.page.gather import gather
 from shardwise.protocol.contract import ExitCode
 from shardwise.train.data.evaluation_sets import Evaluated
-from shardwise.train.data.questions import Encoder, QuestionSet, question_of
+from shardwise.train.data.questions import QuestionSet, question_of
 from shardwise.train.data.tokenizer import ByteTokenizer
 from shardwise.train.evaluation import Evaluator, Programs
 from shardwise.train.loader import Loader
@@ -45,8 +46,7 @@ def lines(count: int) -> list[dict[str, object]]:
 
 def set_of(program: Program, count: int) -> QuestionSet:
     """So many questions in rows of a program."""
-    encoder = Encoder(ByteTokenizer(), program.config.seq_len)
-    found = list(encoder.encoded(question_of(one, "here") for one in lines(count)))
+    found, _ = encoded(ByteTokenizer(), program.config.seq_len, *(question_of(one, "here") for one in lines(count)))
     assert len(found) == count
     return QuestionSet(found, program.config.seq_len, packed=program.config.position == "rotary")
 

@@ -1,21 +1,24 @@
 """Questions with choices: what lines may look like, which tokens they become, where they lie, how they are scored."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import models, pre_tokenizers
 
 from shardwise.job.spec.data import Data, EvaluationSet
 from shardwise.protocol.errors import DataError
 from shardwise.train.data.chat import ChatTokenizer, Message
 from shardwise.train.data.evaluation_sets import Evaluated, open_sets
-from shardwise.train.data.questions import Encoder, QuestionSet, question_of
-from shardwise.train.data.tokenizer import ByteTokenizer, load_tokenizer
+from shardwise.train.data.question_records import QuestionEncoding, questions_in
+from shardwise.train.data.questions import Question, QuestionSet, question_of
+from shardwise.train.data.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer
 
 CAPITAL = {"prompt": "The capital of France is", "choices": [" Rome", " Paris"], "answer": 1}
 
@@ -25,9 +28,17 @@ def line(**fields: Any) -> bytes:
     return question_of({**CAPITAL, **fields}, "a")
 
 
+def encoded(tokenizer: Tokenizer, seq_len: int, *lines: bytes) -> tuple[list[Question], int]:
+    """The questions of these lines, as they come out of the cache, and how many are left out."""
+    encoding = QuestionEncoding(tokenizer, seq_len)
+    end = np.array([encoding.end_of_text], encoding.stored_dtype)
+    documents = [part for record in encoding.encode_batch(lines) for part in (record, end)]
+    return questions_in(np.concatenate(documents).view(np.int32))
+
+
 def set_of(*lines: bytes, seq_len: int = 64, packed: bool = True) -> QuestionSet:
     """A set of these lines, in bytes."""
-    return QuestionSet(list(Encoder(ByteTokenizer(), seq_len).encoded(lines)), seq_len, packed=packed)
+    return QuestionSet(encoded(ByteTokenizer(), seq_len, *lines)[0], seq_len, packed=packed)
 
 
 def test_a_choice_counts_after_its_question() -> None:
@@ -53,17 +64,16 @@ def test_choices_begin_a_row_of_their_own_unless_they_are_packed() -> None:
 
 def test_what_is_too_long_loses_its_beginning() -> None:
     """A question is cut from the left; one of which a choice alone is too long is left out, and counted."""
-    encoder = Encoder(ByteTokenizer(), 8)
-    (question,) = encoder.encoded([line(), line(choices=["a", "12345678b"])])
+    (question,), num_left_out = encoded(ByteTokenizer(), 8, line(), line(choices=["a", "12345678b"]))
     assert [bytes(choice.tokens.astype(np.uint8)) for choice in question.choices] == [b"e is Rome", b" is Paris"]
     assert [choice.first for choice in question.choices] == [4, 3]
-    assert encoder.num_left_out == 1
+    assert num_left_out == 1
 
 
 def words(tmp_path: Path) -> str:
     """A tokenizer whose tokens are pieces between spaces, so that a choice can change the last one of its question."""
     vocabulary = {word: n for n, word in enumerate(["?", "<eos>", "the", "▁the", "a", "▁a", "ta", "▁ta", "▁"])}
-    made = Tokenizer(models.WordLevel(vocabulary, unk_token="?"))  # noqa: S106  a token, and no secret
+    made = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token="?"))  # noqa: S106  a token, and no secret
     made.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
     made.save(str(tmp_path / "words.json"))
     return str(tmp_path / "words.json")
@@ -83,15 +93,15 @@ def test_a_question_and_a_choice_are_one_text(
     prompt: str, choice: str, tokens: list[int], first: int, tmp_path: Path
 ) -> None:
     """The choice is what is not the same as in the question alone."""
-    encoder = Encoder(load_tokenizer(words(tmp_path)), 8)
-    (question,) = encoder.encoded([question_of({"prompt": prompt, "choices": [choice, "the"], "answer": 0}, "a")])
+    asked = question_of({"prompt": prompt, "choices": [choice, "the"], "answer": 0}, "a")
+    (question,), _ = encoded(load_tokenizer(words(tmp_path)), 8, asked)
     assert (question.choices[0].tokens.tolist(), question.choices[0].first) == (tokens, first)
 
 
 def test_a_token_begins_each_choice_where_the_job_has_one(tmp_path: Path) -> None:
     """As it begins each document."""
-    encoder = Encoder(load_tokenizer(words(tmp_path), begin="<eos>"), 8)
-    (question,) = encoder.encoded([question_of({"prompt": "the", "choices": [" a", " the"], "answer": 0}, "a")])
+    asked = question_of({"prompt": "the", "choices": [" a", " the"], "answer": 0}, "a")
+    (question,), _ = encoded(load_tokenizer(words(tmp_path), begin="<eos>"), 8, asked)
     assert [choice.tokens.tolist() for choice in question.choices] == [[1, 2, 5], [1, 2, 3]]
     assert [choice.first for choice in question.choices] == [2, 2]
 
@@ -99,7 +109,7 @@ def test_a_token_begins_each_choice_where_the_job_has_one(tmp_path: Path) -> Non
 def test_in_a_chat_a_choice_is_the_answer_to_a_message() -> None:
     """Its tokens are those that training has after the header of an answer."""
     tokenizer = ChatTokenizer(ByteTokenizer(), "chatml")
-    (question,) = Encoder(tokenizer, 256).encoded([line()])
+    (question,), _ = encoded(tokenizer, 256, line())
     asked = tokenizer.asked([Message("user", "The capital of France is")])
     assert question.choices[1].tokens.tolist() == [*asked, *b" Paris"]
     assert question.choices[1].first == len(asked)
@@ -169,13 +179,13 @@ def test_every_choice_lies_once_and_is_found(sizes: list[list[int]], *, packed: 
     assert means["accuracyNorm"] <= 1
 
 
-def opened(tmp_path: Path, text: str, **fields: Any) -> Evaluated:
+def opened(tmp_path: Path, text: str, seq_len: int = 32, **fields: Any) -> Evaluated:
     """A set of a file of questions."""
     (tmp_path / "questions.jsonl").write_text(text)
     one = EvaluationSet(name="asked", paths=(f"{tmp_path}/questions.jsonl",), questions=True, **fields)
     data = Data.model_validate({"train": [{"name": "text", "paths": ["text.txt"]}]})
     given: dict[str, Any] = {"cache_root": tmp_path, "report": print, "beat": lambda: None}
-    (found,) = open_sets([one], data, seq_len=32, most=1, **given)
+    (found,) = open_sets([one], data, seq_len=seq_len, most=1, **given)
     return found
 
 
@@ -204,3 +214,24 @@ def test_a_set_without_a_question_is_refused(text: str, told: str, tmp_path: Pat
     """Before anything is trained."""
     with pytest.raises(DataError, match=told):
         opened(tmp_path, text)
+
+
+def test_questions_are_encoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next start has them from the cache of tokens, unless sequences, tokenizer or template are others."""
+    count = 0
+    encode = QuestionEncoding.encode_batch
+
+    def counted(self: QuestionEncoding, pieces: Sequence[bytes]) -> Any:
+        nonlocal count
+        count += len(pieces)
+        return encode(self, pieces)
+
+    monkeypatch.setattr(QuestionEncoding, "encode_batch", counted)
+    text = 3 * (json.dumps(CAPITAL) + "\n")
+    first, again = (opened(tmp_path, text) for _ in range(2))
+    assert count == 3
+    assert first.identity == again.identity
+    assert (first.sequences.rows(np.arange(6)).tokens == again.sequences.rows(np.arange(6)).tokens).all()
+    opened(tmp_path, text, chat_template="chatml", seq_len=64)
+    opened(tmp_path, text, seq_len=64)
+    assert count == 9

@@ -26,7 +26,7 @@ from shardwise.train.data.files import changed_meanwhile, has_changed
 from shardwise.train.data.locks import locked, try_locked
 from shardwise.train.data.token_stream import StreamLayout, TokenStream
 from shardwise.train.data.tokenise import HELD_OUT, TRAIN, Corpus, write_streams
-from shardwise.train.data.tokenizer import Tokenizer
+from shardwise.train.data.tokenizer import Encoding
 
 FORMAT_VERSION = 1
 _INDEX, _MARKER = "index.json", "COMPLETE"
@@ -43,7 +43,7 @@ class CachedCorpus:
 
 
 def open_or_build(
-    corpus: Corpus, tokenizer: Tokenizer, *, directory: Path, report: Callable[[str], None], beat: Callable[[], None]
+    corpus: Corpus, tokenizer: Encoding, *, directory: Path, report: Callable[[str], None], beat: Callable[[], None]
 ) -> CachedCorpus:
     """Return the tokens of a corpus, from the cache or after building it there; call `beat` meanwhile.
 
@@ -84,7 +84,7 @@ def _building(finished: Path) -> Path:
     return finished.with_name(finished.name + _BUILDING)
 
 
-def cache_key(corpus: Corpus, tokenizer: Tokenizer) -> str:
+def cache_key(corpus: Corpus, tokenizer: Encoding) -> str:
     """Return 32 hex digits: the same for the same content, tokenizer, split and format."""
     identity = {"format": FORMAT_VERSION, "tokenizer": tokenizer.fingerprint, **corpus.identity()}
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]
@@ -135,7 +135,7 @@ def _remove_rubbish(directory: Path, key: str, damage: str, report: Callable[[st
 
 
 def _build(
-    corpus: Corpus, tokenizer: Tokenizer, finished: Path, report: Callable[[str], None], beat: Callable[[], None]
+    corpus: Corpus, tokenizer: Encoding, finished: Path, report: Callable[[str], None], beat: Callable[[], None]
 ) -> None:
     size_bytes = sum(file.size_bytes for file in corpus.files)
     report(f"tokenising {corpus.name}: {len(corpus.files):,} files, {size(size_bytes)}")

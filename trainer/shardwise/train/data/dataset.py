@@ -20,10 +20,11 @@ from shardwise.protocol.errors import DataError
 from shardwise.protocol.storage import in_words
 from shardwise.train.data.cuts import Cut
 from shardwise.train.data.mixture import mixture_of
-from shardwise.train.data.opening import Opened, SourceSummary, Watch, open_sources
+from shardwise.train.data.opening import Opened, SourceSummary, Watch, cached_corpus, open_sources
 from shardwise.train.data.order import Order
 from shardwise.train.data.sequences import HeldOutSet, Sequences, TrainSet, cut_up
-from shardwise.train.data.tokenizer import Tokenizer, tokenizer_of
+from shardwise.train.data.token_stream import TokenStream
+from shardwise.train.data.tokenizer import Encoding, Tokenizer, tokenizer_of
 
 _DATA_FOLDER = "data"
 _ENTROPY_TOKENS = 1 << 21
@@ -109,6 +110,13 @@ def open_all(
     folder = cache_root / _DATA_FOLDER
     with _cache_errors(folder):
         return open_sources(data, tokenizer, folder, watch, of_any_split=of_any_split)
+
+
+def open_cached(source: Source, text_field: str, encoding: Encoding, cache_root: Path, watch: Watch) -> TokenStream:
+    """Return the documents of a source, encoded in another way than as text, from the cache or after making them."""
+    folder = cache_root / _DATA_FOLDER
+    with _cache_errors(folder):
+        return cached_corpus(source, text_field, 0.0, encoding, folder, watch)[1].train
 
 
 @contextmanager

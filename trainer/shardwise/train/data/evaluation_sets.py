@@ -1,6 +1,6 @@
 """What is evaluated on: the held-out documents, and sets of text or of questions that are never trained on."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,12 +10,12 @@ from shardwise.job.spec.data import Data, EvaluationSet, Source
 from shardwise.protocol.errors import DataError
 from shardwise.protocol.evaluated import HELD_OUT
 from shardwise.train.data.chat import of_source
-from shardwise.train.data.dataset import open_all
-from shardwise.train.data.files import find_files
+from shardwise.train.data.dataset import open_all, open_cached
 from shardwise.train.data.opening import Opened, Watch
-from shardwise.train.data.questions import Encoder, Question, QuestionSet
+from shardwise.train.data.question_records import QuestionEncoding, questions_in
+from shardwise.train.data.questions import Question, QuestionSet
 from shardwise.train.data.sequences import HeldOutSet, Sequences, cut_up
-from shardwise.train.data.sources import QUESTIONS, documents
+from shardwise.train.data.sources import QUESTIONS
 from shardwise.train.data.tokenizer import tokenizer_of
 
 Report = Callable[[str], None]
@@ -66,7 +66,7 @@ def open_sets(
     for one in sets:
         batches = one.batches if most is not None and one.batches is not None else most
         if one.questions:
-            questions = QuestionSet(_questions(one, data, seq_len, report, beat), seq_len, packed=packs)
+            questions = QuestionSet(_questions(one, data, seq_len, cache_root, report, beat), seq_len, packed=packs)
             identity = {"name": one.name, "fingerprint": questions.fingerprint}
             found.append(Evaluated(name=one.name, sequences=questions, batches=batches, identity=identity))
         else:
@@ -89,25 +89,22 @@ def _text(source: Source, opened: Opened, own: Data, seq_len: int) -> tuple[Held
     return HeldOutSet(sequences), opened.identity
 
 
-def _questions(one: EvaluationSet, data: Data, seq_len: int, report: Report, beat: Beat) -> list[Question]:
-    """Read and encode a set's questions."""
-    encoder = Encoder(of_source(tokenizer_of(data), one.chat_template), seq_len)
-    questions = list(encoder.encoded(_lines(one, beat)))
+def _questions(
+    one: EvaluationSet, data: Data, seq_len: int, cache_root: Path, report: Report, beat: Beat
+) -> list[Question]:
+    """Read and encode a set's questions, or have them from the cache."""
+    watch = Watch(report=report, beat=beat)
+    encoding = QuestionEncoding(of_source(tokenizer_of(data), one.chat_template), seq_len)
+    cached = open_cached(_source(one), QUESTIONS, encoding, cache_root, watch)
+    questions, num_left_out = questions_in(cached.read(0, cached.num_tokens))
     if not questions:
-        told = f"all {encoder.num_left_out:,} have" if encoder.num_left_out else "no question is there, or has"
+        told = f"all {num_left_out:,} have" if num_left_out else "no question is there, or has"
         raise DataError(
             f"evaluation set {one.name!r}: {told} a choice that is longer than a sequence of {seq_len:,} tokens"
         )
-    left_out = f"; {encoder.num_left_out:,} have a choice that is longer than a sequence, and are left out"
-    report(f"evaluation set {one.name}: {len(questions):,} questions{left_out if encoder.num_left_out else ''}")
+    left_out = f"; {num_left_out:,} have a choice that is longer than a sequence, and are left out"
+    report(f"evaluation set {one.name}: {len(questions):,} questions{left_out if num_left_out else ''}")
     return questions
-
-
-def _lines(one: EvaluationSet, beat: Beat) -> Iterator[bytes]:
-    for file in find_files(one.paths):
-        for document in documents(file, QUESTIONS):
-            beat()
-            yield b"".join(document.parts())
 
 
 def open_held_out(data: Data, *, seq_len: int, cache_root: Path, report: Report, beat: Beat) -> Evaluated:

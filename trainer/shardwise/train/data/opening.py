@@ -23,7 +23,7 @@ from shardwise.train.data.store_builder import Built, build
 from shardwise.train.data.store_tasks import no_beat
 from shardwise.train.data.token_store import TokenStore, open_store
 from shardwise.train.data.tokenise import Corpus
-from shardwise.train.data.tokenizer import Tokenizer
+from shardwise.train.data.tokenizer import Encoding, Tokenizer
 
 _DIGESTS_FILE = "digests.json"
 _OWN_STORES = "stores"
@@ -105,11 +105,18 @@ def _stored(source: Source, tokenizer: Tokenizer, store: TokenStore, watch: Watc
 
 
 def _cached(source: Source, held_out: float, tokenizer: Tokenizer, folder: Path, watch: Watch) -> Opened:
+    corpus, cached = cached_corpus(source, field_of(source), held_out, tokenizer, folder, watch)
+    return _of(source, corpus.identity(), cached, None)
+
+
+def cached_corpus(
+    source: Source, text_field: str, held_out: float, tokenizer: Encoding, folder: Path, watch: Watch
+) -> tuple[Corpus, CachedCorpus]:
+    """Return the files of a source, and their tokens from the cache in this folder, after making those it lacks."""
     files = find_files(source.paths)
     digests = file_digests(files, memo_path=folder / _DIGESTS_FILE, report=watch.report, beat=watch.beat)
-    corpus = Corpus(name=source.name, files=files, digests=digests, text_field=field_of(source), held_out=held_out)
-    cached = open_or_build(corpus, tokenizer, directory=folder, report=watch.report, beat=watch.beat)
-    return _of(source, corpus.identity(), cached, None)
+    corpus = Corpus(name=source.name, files=files, digests=digests, text_field=text_field, held_out=held_out)
+    return corpus, open_or_build(corpus, tokenizer, directory=folder, report=watch.report, beat=watch.beat)
 
 
 def _built(data: Data, folder: Path, watch: Watch) -> list[Built]:

@@ -1,14 +1,13 @@
 """Questions with a few choices: which of them the model finds likeliest, and how likely it finds the right one.
 
-Each choice is a document of its own, after its question; several documents are a row where positions allow it. As the
-usual harness does it (Gao et al., "A framework for few-shot language model evaluation", 2024): a question and a choice
-are encoded as one text, what is too long loses its beginning, and the model's answer is the choice with the largest sum
-of log probabilities, or with the largest sum for each character.
+Each choice is a document of its own, after its question; several documents are a row where positions allow it. As
+lm-evaluation-harness has it (Gao et al., 2024), the model's answer is the choice with the largest sum of log
+probabilities, or with the largest sum for each character. `question_records` encodes them.
 """
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,17 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.protocol.errors import DataError
-from shardwise.train.data.chat import ChatTokenizer, Message
 from shardwise.train.data.order import Int64Array
 from shardwise.train.data.sequences import HELD_OUT_SEED, Batch
-from shardwise.train.data.tokenizer import Tokenizer
 
 QUESTION, CHOICES, ANSWER = "prompt", "choices", "answer"
 _EXPECTED = (
     f"expected a JSON object with {QUESTION}, a text, {CHOICES}, a list of at least two texts, and {ANSWER}, the place "
     "of the right one in the list, counted from 0"
 )
-_AT_ONCE = 256
 
 
 def question_of(value: Any, where: str) -> bytes:
@@ -65,47 +61,6 @@ class Question:
 
     choices: tuple[Choice, ...]
     answer: int
-
-
-class Encoder:
-    """Encodes questions for rows of `seq_len` tokens; `num_left_out` of them had a choice that is longer than one."""
-
-    def __init__(self, tokenizer: Tokenizer, seq_len: int) -> None:
-        """`tokenizer` is the job's, or that of a chat template, in which a choice is the answer to a message."""
-        self._tokenizer, self._room = tokenizer, seq_len + 1
-        self.num_left_out = 0
-
-    def encoded(self, contents: Iterable[bytes]) -> Iterator[Question]:
-        """Yield the questions whose choices fit, each of a content that `question_of` has made."""
-        for content in contents:
-            prompt, texts, answer = json.loads(content)
-            alone = self._asked(prompt)
-            choices = tuple(self._choice(alone, prompt, text) for text in texts)
-            if any(choice.first < 1 for choice in choices):
-                self.num_left_out += 1
-            else:
-                yield Question(choices=choices, answer=answer)
-
-    def _asked(self, prompt: str) -> list[int]:
-        if isinstance(self._tokenizer, ChatTokenizer):
-            return self._tokenizer.asked([Message("user", prompt)])
-        return self._tokenizer.prompt(prompt)
-
-    def _choice(self, asked: list[int], prompt: str, text: str) -> Choice:
-        """Return a choice with as much of its question as fits; its first token is below 1 if it alone does not."""
-        if isinstance(self._tokenizer, ChatTokenizer):
-            tokens, first = [*asked, *self._tokenizer.encode(text).tolist()], len(asked)
-        else:
-            tokens, first = self._of_text(asked, prompt, text)
-        over = max(0, len(tokens) - self._room)
-        return Choice(np.array(tokens[over:], np.int32), first - over, len(text.strip()))
-
-    def _of_text(self, asked: list[int], prompt: str, text: str) -> tuple[list[int], int]:
-        """Encode both as one text: from where that differs from the question alone, it is the choice."""
-        whole = self._tokenizer.prompt(prompt + text)
-        differs = (i for i, (one, other) in enumerate(zip(asked, whole, strict=False)) if one != other)
-        first = next(differs, min(len(asked), len(whole) - 1))
-        return (whole, first) if first else ([self._tokenizer.end_of_text, *whole], 1)
 
 
 class _Place(NamedTuple):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from shardwise.train.data.files import DataFile
 from shardwise.train.data.sources import TEXT, Document, documents, file_kind, is_held_out
 from shardwise.train.data.token_stream import StreamLayout, StreamWriter
-from shardwise.train.data.tokenizer import TokenArray, Tokenizer
+from shardwise.train.data.tokenizer import Encoding, TokenArray
 
 TRAIN, HELD_OUT = "train", "held-out"
 TOKENS_PER_FILE = 64 << 20
@@ -55,7 +55,7 @@ class Piece(NamedTuple):  # a dataclass takes five times as long to make, and do
 
 
 def write_streams(
-    corpus: Corpus, tokenizer: Tokenizer, directory: Path, report: Callable[[str], None], beat: Callable[[], None]
+    corpus: Corpus, tokenizer: Encoding, directory: Path, report: Callable[[str], None], beat: Callable[[], None]
 ) -> list[StreamLayout]:
     """Write the streams TRAIN and HELD_OUT into `directory` and bring them to the disk; beat after each batch.
 
@@ -91,7 +91,7 @@ def write_streams(
 
 
 def file_pieces(
-    file: DataFile, text_field: str, held_out: float, tokenizer: Tokenizer, left_out: Collection[int] = ()
+    file: DataFile, text_field: str, held_out: float, tokenizer: Encoding, left_out: Collection[int] = ()
 ) -> Iterator[Piece]:
     """Yield the pieces of a whole file's documents, without the rows `left_out`.
 
@@ -101,7 +101,7 @@ def file_pieces(
 
 
 def document_pieces(
-    found: Iterable[Document], held_out: float, tokenizer: Tokenizer, left_out: Collection[int] = ()
+    found: Iterable[Document], held_out: float, tokenizer: Encoding, left_out: Collection[int] = ()
 ) -> Iterator[Piece]:
     """Yield the pieces of documents, each in the stream that its content decides, without the rows `left_out`."""
     for document in found:
@@ -120,7 +120,7 @@ def one_by_one(stream: str, content: bytes, further: Iterator[bytes], *, ends_do
     yield Piece(stream=stream, content=content, ends_document=ends_document)
 
 
-def encoded(pieces: Iterable[Piece], tokenizer: Tokenizer) -> Iterator[list[tuple[Piece, TokenArray]]]:
+def encoded(pieces: Iterable[Piece], tokenizer: Encoding) -> Iterator[list[tuple[Piece, TokenArray]]]:
     """Yield pieces with their tokens [token], in batches of _BATCH_BYTES so that a tokenizer may use its threads."""
     for batch in _batches(pieces):
         yield list(zip(batch, tokenizer.encode_batch([piece.content for piece in batch]), strict=True))

@@ -23,28 +23,12 @@ _MAX_UINT16_VOCAB = 1 << 16
 TokenArray = NDArray[np.unsignedinteger[Any]]
 
 
-class Tokenizer(Protocol):
-    """The interface of tokenizers. Token ids are below `vocab_size`."""
-
-    @property
-    def vocab_size(self) -> int:
-        """One more than the greatest token id."""
-
-    @property
-    def text_vocab_size(self) -> int:
-        """One more than the greatest id that a document has, with the tokens around it."""
+class Encoding(Protocol):
+    """What the tokens of a corpus are made by, to be kept."""
 
     @property
     def end_of_text(self) -> int:
         """The id that follows each document."""
-
-    @property
-    def end_token(self) -> str | None:
-        """The name of that token, if it has one."""
-
-    @property
-    def begin_of_text(self) -> int | None:
-        """The id that each document begins with, if any."""
 
     @property
     def stored_dtype(self) -> np.dtype[np.unsignedinteger[Any]]:
@@ -59,6 +43,26 @@ class Tokenizer(Protocol):
 
     def encode_batch(self, pieces: Sequence[bytes]) -> list[TokenArray]:
         """Return the tokens of each piece [token], of any unsigned type. The pieces come from `split`."""
+
+
+class Tokenizer(Encoding, Protocol):
+    """The interface of tokenizers. Token ids are below `vocab_size`."""
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the greatest token id."""
+
+    @property
+    def text_vocab_size(self) -> int:
+        """One more than the greatest id that a document has, with the tokens around it."""
+
+    @property
+    def end_token(self) -> str | None:
+        """The name of the token that follows each document, if it has one."""
+
+    @property
+    def begin_of_text(self) -> int | None:
+        """The id that each document begins with, if any."""
 
     def encode(self, text: str) -> TokenArray:
         """Return the tokens of a text, without end-of-text; `token_dtype(vocab_size)` [token]."""
