@@ -59,7 +59,8 @@ class EvaluationSet(StrictModel):
     chat_template: ChatTemplate = None
     preferences: Preferences = False
     questions: bool = Field(
-        False, description="Whether each line is a question with choices, of which one is right; see docs/job-file.md."
+        False,
+        description="Whether each line is a question with choices; it is counted how often the likeliest is right.",
     )
     batches: Annotated[int | None, Unit("batches"), FilledFrom("evaluation.batches")] = Field(
         None, ge=1, le=100000, description="Batches of one evaluation, at most; the whole set has no more."
