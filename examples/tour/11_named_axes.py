@@ -304,7 +304,7 @@ def by_trainer(model: Gpt, tokens: NamedArray, targets: NamedArray) -> Array:
 
 
 tables = [{n: DATA if to == "data" else to for n, to in t.items()} for t in MAPPINGS["FSDP and tensor"][1:]]
-ours = [{n: to for n, to in table.items() if n != "kv_heads"} for table in (PARAMETERS, COMPUTE)]
+ours = [{n: to for n, to in table.items() if n not in ("kv_heads", "shared")} for table in (PARAMETERS, COMPUTE)]
 assert tables == ours, "the trainer's two tables are those of the tour"
 run("trainer", by_trainer, layout.mesh, PARAMETERS, COMPUTE)
 cost_table("FSDP and tensor, one step on each device", {name: COSTS[name] for name in ("FSDP and tensor", "trainer")})
