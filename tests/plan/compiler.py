@@ -34,12 +34,13 @@ from shardwise.train.decoding import lower_tokens, lower_weights, lower_window
 from shardwise.train.probe import lower_chain
 from shardwise.train.sampling import Sampling
 from shardwise.train.state import Program
-from shardwise.train.step import lower_evaluation, trace_step
+from shardwise.train.step import lower_evaluation, lower_token_losses, trace_step
 
 Lower = Callable[[Program], jax.stages.Lowered]
 _OTHERS: Mapping[str, Lower] = {
     "init": Program.lower_init,
     "evaluation": lower_evaluation,
+    "answers": lower_token_losses,
     "weights": lambda program: lower_weights(program, program.layout.whole_over_data()),
     "window": lambda program: lower_window(
         program, program.layout.whole_over_data(), 2 * num_parts(program), program.config.seq_len

@@ -49,7 +49,13 @@ EXPERTS = (
     "model={layers: 2, heads: 8, embed: 512, mlp: 768, seqLen: 256, norm: rms, activation: swiglu, mlpBias: false, "
     "position: rotary, experts: {count: 8, perToken: 2}}"
 )
+SHARED = ("model.experts.shared=512", "model.experts.sharedGate=true")
 APART = "mesh.expert=2"
+BARE = (
+    "model={layers: 4, heads: 8, kvHeads: 4, embed: 512, mlp: 1024, seqLen: 256, norm: rms, activation: swiglu, "
+    "position: rotary, rotaryPattern: 2, attentionBias: false, mlpBias: false, preNorm: false, postNorm: true, "
+    "qkNorm: true, qkNormOver: all-heads, embeddingFactor: 12, residualFactor: 0.2, logitDivisor: 8}"
+)
 PAIRS = (
     "data.train=[{name: pairs, paths: [pairs.jsonl], chatTemplate: chatml, preferences: true}]",
     DOCUMENTS,
@@ -92,6 +98,8 @@ ROWS = (
     Row("tpu-v6e", "2x4", 1, ("mesh.pipeline=2", "mesh.context=2", "batch.microbatches=2", "model.seqLen=512")),
     Row("tpu-v6e", "2x4", 1, (EXPERTS, "mesh.tensor=2", "batch.microbatches=2")),
     Row("tpu-v6e", "2x4", 1, (EXPERTS, APART, "mesh.tensor=2", "batch.microbatches=2")),
+    Row("tpu-v6e", "2x4", 1, (EXPERTS, *SHARED)),
+    Row("tpu-v6e", "2x4", 1, (BARE, "mesh.tensor=2")),
     Row("tpu-v6e", "2x4", 1, (*PAIRS, ADAPTERS, "mesh.tensor=2", "model.seqLen=512")),
     Row("tpu-v6e", "2x4", 1, (*PAIRS, "mesh.tensor=2", "model.seqLen=512")),
     Row("tpu-v6e", "2x4", 1, (*PAIRS, "loss={preferences: orpo, chosenWeight: 1}", "mesh.tensor=2")),
@@ -112,6 +120,7 @@ ROWS = (
     Row("gpu-h100", "1x8", 1, ("mesh.context=4", RING, "model.seqLen=1024", DOCUMENTS)),
     Row("gpu-h100", "1x8", 1, (EXPERTS, "model.experts.count=64", "model.seqLen=2048", "mesh.tensor=2")),
     Row("gpu-h100", "1x8", 1, (EXPERTS, "model.experts.count=64", "model.seqLen=2048", APART)),
+    Row("gpu-h100", "1x8", 1, (BARE, "mesh.tensor=2")),
     Row("gpu-h100", "1x8", 1, (*PAIRS, ADAPTERS, "model.attention=cudnn", "mesh.pipeline=2", "batch.microbatches=4")),
     Row("gke-gpu-a100", "1x8", 1, (DOCUMENTS, "model.seqLen=1024")),
     Row("gke-gpu-a100", "1x2", 2, ("model.attention=plain", "model.block=parallel", "model.seqLen=96")),

@@ -14,7 +14,7 @@ OTHERS = of_platform("gpu", "cpu")
 
 @pytest.mark.parametrize("row", OTHERS, ids=lambda row: row.name)
 def test_a_job_compiles(row: Row) -> None:
-    """Step, init, evaluation and generation; scores that a program shows are float32 from product to softmax.
+    """Step, init, both evaluations and generation; scores that a program shows are float32 from product to softmax.
 
     CuDNN's kernel does not show its own; the loss's are there always.
     """

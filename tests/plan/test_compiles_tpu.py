@@ -31,7 +31,7 @@ FIRST = [next(row for row in TPUS if row.accelerator == name) for name in dict.f
 
 @pytest.mark.parametrize("row", TPUS, ids=lambda row: row.name)
 def test_a_job_compiles(row: Row) -> None:
-    """Step, init, evaluation and generation, and scores are float32 from their product to the softmax."""
+    """Step, init, both evaluations and generation, and scores are float32 from their product to the softmax."""
     said = answer(row)
 
     assert set(said) == set(row.request.programs)

@@ -39,6 +39,27 @@ def written(log: Path, first: int, last: int) -> None:
         file.writelines(f"line {number}\n" for number in range(first, last + 1))
 
 
+def test_who_looks_while_a_log_is_cut_reads_each_line_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the cut itself and the moment at which the older part is in its place, too."""
+    monkeypatch.setattr(log_bound, "KEPT_BYTES", 1000)
+    path = tmp_path / "log"
+    log, replace, looks = GrowingLog(path), Path.replace, []
+
+    def looked(self: Path, target: Path) -> Path:
+        looks.append(log.lines())
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", looked)
+    written(path, 0, 999)
+    followed = log.lines()
+    written(path, 1000, 1499)
+    log_bound.cut(path)
+    written(path, 1500, 1999)
+    followed += looks[0] + log.lines()
+    assert len(looks) == 1
+    assert numbers(followed) == list(range(2000))
+
+
 def test_a_process_that_writes_more_than_the_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its log stays small, has the first and the last lines, all of them whole; who follows sees those between too."""
     monkeypatch.setattr(log_bound, "LOG_BYTES", SMALL_BYTES)

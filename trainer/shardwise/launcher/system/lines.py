@@ -46,9 +46,13 @@ class GrowingFile:
                 most *= 2
                 content = content_of(self._path, self.offset, most)
             if not content and _opened_size(self._path) < self.offset:
-                self.offset = end_of_lines(self._path)
+                self._found_shorter()
         self.behind = 0 <= most <= len(content)
         return content, self.offset + len(content)
+
+    def _found_shorter(self) -> None:
+        """Go on after what is left of the file."""
+        self.offset = end_of_lines(self._path)
 
 
 class GrowingLog(GrowingFile):
@@ -83,6 +87,9 @@ class GrowingLog(GrowingFile):
             before = older.read(self.offset - older.kept if older.number == self._cuts + 1 else 0)
         self._cuts = older.number
         return before + newest, older.kept + len(newest)
+
+    def _found_shorter(self) -> None:
+        """Keep the place: a log is shorter a moment before its older part tells of the cut."""
 
 
 def _opened_size(path: Path) -> int:
