@@ -7,6 +7,8 @@ from tests.plan.compiling import beside_compilers, small
 from tests.plan.counting import AXES, TRIPS
 
 from shardwise.job.load import dump
+from shardwise.plan.collectives import collectives
+from shardwise.plan.hlo import parse
 
 _KIB = 1 << 10
 _OUTER, _INNER = (AXES["outer"] - 1) / AXES["outer"], (AXES["inner"] - 1) / AXES["inner"]
@@ -37,3 +39,18 @@ def test_bytes_are_those_counted_by_hand(accelerator: str, topology: str) -> Non
         place = row["kind"], "+".join(row["axes"])
         counted[place] = counted.get(place, 0.0) + row["wire_bytes"]
     assert counted == _BY_HAND
+
+
+@pytest.mark.parametrize("pairs", ["{}", "{{0,0}}", "{{3,3},{5,5}}"])
+def test_what_nobody_sends_is_not_counted(pairs: str) -> None:
+    """A permutation without pairs, or of devices with themselves, moves nothing; compilers leave such ones."""
+    permutation = f"f32[8]{{0}} collective-permute(f32[8]{{0}} %x), channel_id=1, source_target_pairs={pairs}"
+    lines = (
+        "ENTRY %main (x: f32[8]) -> f32[8] {",
+        "  %x = f32[8]{0} parameter(0)",
+        f"  ROOT %moved = {permutation}",
+        "}",
+    )
+    text = "\n".join(lines)
+    assert [*collectives(parse(text), AXES)] == []
+    assert len([*collectives(parse(text.replace(pairs, "{{0,1}}")), AXES)]) == 1

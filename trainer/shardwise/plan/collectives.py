@@ -203,7 +203,7 @@ def _group(instruction: Instruction, kind: Kind) -> list[int]:
         pairs = re.search(r"source_target_pairs=\{((?:\{\d+,\d+\},?)*)\}", attributes)
         assert pairs, instruction
         numbers = [[int(one) for one in pair.split(",")] for pair in re.findall(r"\{([\d,]+)\}", pairs[1])]
-        return next((pair for pair in numbers if pair[0] != pair[1]), numbers[0][:1])
+        return next((pair for pair in numbers if pair[0] != pair[1]), [0])  # there may be no pair at all
     if named := re.search(
         r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\(\[([\d,]+)\](?:T\(([\d,]+)\))?\))? \{([^}]*)\}", attributes
     ):
