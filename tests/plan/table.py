@@ -52,7 +52,7 @@ EXPERTS = (
 SHARED = ("model.experts.shared=512", "model.experts.sharedGate=true")
 APART = "mesh.expert=2"
 BARE = (
-    "model={layers: 4, heads: 8, kvHeads: 4, embed: 512, mlp: 1024, seqLen: 256, norm: rms, activation: swiglu, "
+    "model={layers: 2, heads: 8, kvHeads: 4, embed: 512, mlp: 1024, seqLen: 256, norm: rms, activation: geglu, "
     "position: rotary, rotaryPattern: 2, attentionBias: false, mlpBias: false, preNorm: false, postNorm: true, "
     "qkNorm: true, qkNormOver: all-heads, embeddingFactor: 12, residualFactor: 0.2, logitDivisor: 8}"
 )
