@@ -134,26 +134,19 @@ def _mixtral(draw: Random) -> Fields:
 
 
 def _qwen3_moe(draw: Random) -> Fields:
-    fields = _qwen3(draw)
-    count = draw.randint(2, 7)
-    return {
-        **fields,
-        "num_experts": count,
-        "num_experts_per_tok": draw.randint(1, count),
-        "moe_intermediate_size": draw.randint(1, 60),
-        "norm_topk_prob": draw.random() < 0.5,
-    }
+    return {**_qwen3(draw), **_experts(draw)}
 
 
 def _qwen2_moe(draw: Random) -> Fields:
-    fields = _qwen2(draw)
+    return {**_qwen2(draw), **_experts(draw), "shared_expert_intermediate_size": draw.randint(1, 60)}
+
+
+def _experts(draw: Random) -> Fields:
     count = draw.randint(2, 7)
     return {
-        **fields,
         "num_experts": count,
         "num_experts_per_tok": draw.randint(1, count),
         "moe_intermediate_size": draw.randint(1, 60),
-        "shared_expert_intermediate_size": draw.randint(1, 60),
         "norm_topk_prob": draw.random() < 0.5,
     }
 
