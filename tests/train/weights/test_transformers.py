@@ -111,3 +111,22 @@ def test_joined_tensors_of_other_sizes_are_refused(recording: Callable[[str], Re
         DataError, match=r"layers\.0\.self_attn\.qkv_proj\.weight: given shape \(80, 48\), expected \(144, 48\)"
     ):
         read(folder)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"rope_scaling": {"type": "longrope", "short_factor": [1.0], "long_factor": [2.0]}}, "rope_type is longrope"),
+        ({"partial_rotary_factor": 0.75}, "partial_rotary_factor is 0.75"),
+    ],
+)
+def test_a_phi_that_is_not_computed_is_refused_by_key(
+    fields: dict[str, object], words: str, recording: Callable[[str], Recording]
+) -> None:
+    """Positions that are stretched by factors of their own, and heads that are turned in part."""
+    folder = recording("phi3").folder
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    del config["rope_parameters"]
+    (folder / "config.json").write_text(json.dumps({**config, **fields}), encoding="utf-8")
+    with pytest.raises(DataError, match=words):
+        read(folder)
