@@ -21,7 +21,12 @@ def main() -> None:
     if len(sys.argv) not in (4, 5):
         sys.exit(f"expected TASK EXAMPLES FILE [FOLDER], given {len(sys.argv) - 1} words\n\n{__doc__}")
     name, examples, file, *folders = sys.argv[1:]
-    task: Any = TaskManager(include_path=folders or None).load(name)["tasks"].get(name)
+    if not examples.isdecimal():
+        sys.exit(f"EXAMPLES: given {examples}, expected a number of questions with answers, such as 0")
+    tasks = TaskManager(include_path=folders or None)
+    if name not in tasks.all_tasks:
+        sys.exit(f"TASK: given {name}, which the harness does not know; `lm_eval ls tasks` lists those that it does")
+    task: Any = tasks.load(name)["tasks"].get(name)
     if task is None or getattr(task, "OUTPUT_TYPE", None) != "multiple_choice":
         sys.exit(f"{name} is no single task with choices; expected one such as arc_easy or hellaswag")
     task.set_config(key="num_fewshot", value=int(examples))

@@ -17,6 +17,22 @@ def there(*words: str | Path) -> None:
     subprocess.run([PYTHON, *words], cwd=ROOT, check=True)
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["no_such_task", "0", "a.jsonl"], "TASK: given no_such_task, which the harness does not know"),
+        (["arc_easy", "few", "a.jsonl"], "EXAMPLES: given few, expected a number"),
+        (["arc_easy", "0"], "expected TASK EXAMPLES FILE [FOLDER], given 2 words"),
+    ],
+)
+def test_a_task_that_is_none_is_refused_in_words(words: list[str], told: str) -> None:
+    """Nothing is fetched or written."""
+    ended = subprocess.run([PYTHON, EXAMPLE, *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert told in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
 def test_the_harness_finds_the_same(tmp_path: Path, process: Command) -> None:
     """Of a task of its own, with examples before each question, by a model as it is published."""
     there("-m", "tests.train.weights.hf.harness_there", tmp_path)
