@@ -56,6 +56,8 @@ BARE = (
     "position: rotary, rotaryPattern: 2, attentionBias: false, mlpBias: false, preNorm: false, postNorm: true, "
     "qkNorm: true, qkNormOver: all-heads, embeddingFactor: 12, residualFactor: 0.2, logitDivisor: 8}"
 )
+WIDTHS = ("model.embed=1024", "model.mlp=2816")
+"""Of an MLP whose half, 1,408, has so few factors of 2 that rows are long before they are even, and few."""
 PAIRS = (
     "data.train=[{name: pairs, paths: [pairs.jsonl], chatTemplate: chatml, preferences: true}]",
     DOCUMENTS,
@@ -81,6 +83,7 @@ ROWS = (
     Row("tpu-v5p", "4x8x8"),
     Row("tpu-v5p", "2x2x1", 1, ("model.attention=splash", "model.attentionSoftcap=50", *WINDOWS)),
     Row("tpu-v5p", "2x2x2", 1, ("mesh.context=4", "model.seqLen=1024", DOCUMENTS)),
+    Row("tpu-v5p", "2x2x2", 1, (*WIDTHS, "mesh.tensor=2")),
     Row("tpu-v5p", "2x2x1", 2, ("mesh.context=2", "model.seqLen=512", "model.position=rotary")),
     Row("tpu-v5p", "2x2x2", 1, ("mesh.pipeline=2", "batch.microbatches=4")),
     Row("tpu-v5p", "2x2x2", 1, ("mesh.context=4", RING, "model.seqLen=1024", DOCUMENTS)),

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 from tests.plan.compiling import DATA, small
-from tests.plan.table import APART, EXPERTS, RING, ROWS, SHARED, WEIGHTS, Row, answer, of_platform
+from tests.plan.table import APART, EXPERTS, RING, ROWS, SHARED, WEIGHTS, WIDTHS, Row, answer, of_platform
 
 from shardwise.job.accelerators import BUILT_IN
 from shardwise.job.resolve import resolve
@@ -82,6 +82,16 @@ def test_weights_move_as_promised(row: Row) -> None:
     assert sum(move["count"] for move in gathers) >= WEIGHTS
     assert [move for move in gathers if move["asynchronous"] < move["count"]] == []
     assert [move for move in sums if move["dtype"] == "bf16" or move["largest_bytes"] >= 2 * size * size] == []
+
+
+def test_gradients_of_odd_widths_are_scattered() -> None:
+    """Rows are joined until they are even, and no further: of few rows a TPU would sum the whole on each chip."""
+    (row,) = (row for row in TPUS if WIDTHS[1] in row.words)
+    moves = [move for move in answer(row)["step"]["collectives"] if set(move["axes"]) & DATA]
+    large = [move for move in moves if move["largest_bytes"] >= 2 * 1024 * 1408]
+
+    assert {move["kind"] for move in large} == {"all-gather", "reduce-scatter"}
+    assert [move for move in moves if move["kind"] == "all-reduce" and move["dtype"] == "bf16"] == []
 
 
 def test_experts_move_as_promised() -> None:
