@@ -37,6 +37,17 @@ def test_right_job_is_ok_with_a_summary(command: Command, quickstart: str) -> No
     ]
 
 
+def test_a_ramp_is_told(command: Command, quickstart: str) -> None:
+    """With how many sequences the first steps have, and the tokens of the whole run counted by them."""
+    ended = command("check", quickstart, "--set", "training.batch.rampUp=[{untilStep: 20, sequences: 8}]")
+    lines = [line.rstrip() for line in ended.out.splitlines()]
+    assert lines[-3:] == [
+        "a step   16 sequences x 128 = 2,048 tokens",
+        "         8 sequences up to step 20",
+        "steps    100 (184,320 tokens)",
+    ]
+
+
 def test_slices_are_told(command: Command, quickstart: str) -> None:
     """All devices are counted, and the topology is said to be that of one slice."""
     ended = command("check", quickstart, "--set", "hardware={accelerator: cpu-sim, topology: 2x2, slices: 2}")

@@ -94,6 +94,14 @@ def test_live_run(tmp_path: Path, command: Command) -> None:
     }
 
 
+def test_the_time_left_of_a_run_within_its_ramp(tmp_path: Path, command: Command) -> None:
+    """At two seconds a step, ten more of 8 sequences and then eighty of 16 take as long as 170 of 8."""
+    directory = make_run(tmp_path / "run", "training.batch.rampUp=[{untilStep: 20, sequences: 8}]")
+    with Held(directory):
+        known = json.loads(command("status", str(directory), "--json").out)
+    assert known["etaSeconds"] == 340.0
+
+
 def test_answers_to_questions_are_shares(tmp_path: Path, command: Command) -> None:
     """Of the last evaluation, beside the losses of all sets."""
     directory = make_run(tmp_path / "run")

@@ -80,6 +80,17 @@ def test_a_device_holds_no_more_on_fewer_slices(replica: int | None, microbatche
     assert spec["hardware"]["slices"] == 4, "the job itself is as it was"
 
 
+def test_a_ramp_divides_over_fewer_slices_too() -> None:
+    """Three slices of four devices hold no batches of 16."""
+    held = job(4, 1, "training.batch={sequences: 96, rampUp: [{untilStep: 9, sequences: 48}]}")
+    assert slice_counts(held) == (4, 3, 2, 1)
+    assert slice_counts(job(4, 1, "training.batch={sequences: 96, rampUp: [{untilStep: 9, sequences: 16}]}")) == (
+        4,
+        2,
+        1,
+    )
+
+
 def test_ranks_that_are_not_there_are_not_traced() -> None:
     """A slice of one host each: of ranks 0, 2 and 3 two slices have the first, and of 3 alone nothing."""
     for ranks, left in (([0, 2, 3], [0]), ([3], None)):

@@ -79,6 +79,10 @@ def test_free_fields_may_change(overrides: list[str]) -> None:
             "training.data.phases=[{fromStep: 2, weights: {text: 2}}]",
             "spec.training.data.phases.0.weights.text",
         ),
+        (
+            "training.batch.rampUp=[{untilStep: 9, sequences: 8}]",
+            "spec.training.batch.rampUp.0.sequences",
+        ),
         ("training.data.attendAcross=document", "spec.training.data.attendAcross"),
         ("training.optimizer.learningRate=1e-3", "spec.training.optimizer.learningRate"),
         ("training.optimizer.schedule.kind=cosine", "spec.training.optimizer.schedule.kind"),

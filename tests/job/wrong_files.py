@@ -226,6 +226,31 @@ RULES = [
     ("training.batch={sequences: 2147483644, microbatches: 5}", "spec.training.batch.sequences", ["microbatches 1, "]),
     ("training.batch.sequences=2", "spec.training.batch.sequences", ["take 4"]),
     (
+        "training.batch.rampUp=[{untilStep: 5, sequences: 6}]",
+        "spec.training.batch.rampUp.0.sequences",
+        ["given 6", "a multiple of data 4 x replica 1 x microbatches 1", "take 4 or 8"],
+    ),
+    (
+        "training.batch.rampUp=[{untilStep: 5, sequences: 16}]",
+        "spec.training.batch.rampUp.0.sequences",
+        ["given 16", "more than 0, and fewer than the 16 of the steps after the ramp"],
+    ),
+    (
+        "training.batch.rampUp=[{untilStep: 5, sequences: 8}, {untilStep: 9, sequences: 4}]",
+        "spec.training.batch.rampUp.1.sequences",
+        ["given 4", "more than 8, and fewer than the 16"],
+    ),
+    (
+        "training.batch.rampUp=[{untilStep: 5, sequences: 4}, {untilStep: 5, sequences: 8}]",
+        "spec.training.batch.rampUp.1.untilStep",
+        ["given 5", "a step after 5, before the run's"],
+    ),
+    (
+        "training.batch.rampUp=[{untilStep: 100000, sequences: 8}]",
+        "spec.training.batch.rampUp.0.untilStep",
+        ["given 100000", "before the run's"],
+    ),
+    (
         "training.batch.microbatches=3",
         "spec.training.batch.sequences",
         ["microbatches 3", "take 12 or 24", "microbatches 1, 2, 4 with 16 sequences"],

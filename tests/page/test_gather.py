@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.page.building import BEGAN, HOSTILE, SUMMARY, lines, make_program_run, make_run, saved, started
+from tests.page.building import BEGAN, HOSTILE, QUICKSTART, SUMMARY, lines, make_program_run, make_run, saved, started
 
+from shardwise.job.load import dump, load
+from shardwise.job.resolve import resolve
 from shardwise.launcher.system import log_bound
 from shardwise.page.gather import gather
 from shardwise.page.log_tails import MOST_LOGS, TAIL_BYTES, log_tails
@@ -110,6 +112,18 @@ def test_no_array_library_is_imported(module: str) -> None:
     code = f"import sys, shardwise.page.{module}; print({{'jax', 'numpy', 'ray'}} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+def test_the_time_left_of_a_run_within_its_ramp(tmp_path: Path) -> None:
+    """Each later step, of twice the sequences, takes twice as long."""
+    directory = make_run(tmp_path / "run")
+    alike = gather(directory, status="running")
+    ramp_up = "training.batch.rampUp=[{untilStep: 20, sequences: 8}]"
+    (directory / "job.yaml").write_text(dump(resolve(load(QUICKSTART, [ramp_up]))))
+    ramped = gather(directory, status="running")
+
+    assert alike.eta_seconds is not None
+    assert ramped.eta_seconds == pytest.approx(alike.eta_seconds * (14 + 2 * 80) / 94)
 
 
 def test_the_time_left_of_a_program_that_reports_each_hundredth_step(tmp_path: Path) -> None:

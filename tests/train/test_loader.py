@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import fields
+from typing import Any
 
 import numpy as np
 import pytest
 from tests.train.grids import layout_over
 
+from shardwise.job.spec.batch import RampUp
 from shardwise.train.data.sequences import Batch as Rows
 from shardwise.train.loader import Loader
 
@@ -40,6 +42,20 @@ def test_rows_are_numbered_through_the_run_on_any_mesh(mesh: dict[str, int]) -> 
 
     expected = np.arange(16, 40).reshape(3, SEQUENCES)
     np.testing.assert_array_equal(list(_batches(loader, 2, 5)), expected)
+
+
+def test_the_first_batches_of_a_ramp_have_fewer_rows() -> None:
+    """They take up the samples one after the other all the same, and whoever starts later, or leaves some out, too."""
+    ramp_up = [RampUp(until_step=2, sequences=4)]
+
+    def ramped(**more: Any) -> Loader:
+        return Loader(Numbered(), layout_over(outer=4), sequences=8, seq_len=LENGTH, ramp_up=ramp_up, **more)
+
+    rows = [batch.tolist() for batch in _batches(ramped(), 0, 4)]
+    assert rows == [[*range(4)], [*range(4, 8)], [*range(8, 16)], [*range(16, 24)]]
+    assert [batch.tolist() for batch in _batches(ramped(), 1, 3)] == rows[1:3]
+    assert [batch.tolist() for batch in _batches(ramped(left_out={1}), 0, 3)] == [rows[0], *rows[2:]]
+    assert [len(batch) for batch in _batches(ramped().of(Numbered()), 0, 2)] == [8, 8], "other rows have no ramp"
 
 
 def test_context_gives_each_device_the_front_and_back_of_its_rows() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.train.conftest import run_here
 
-from shardwise.job.identity import identity
+from shardwise.job.identity import identity, other_order
 from shardwise.job.load import load
 from shardwise.protocol.contract import ExitCode
 from shardwise.protocol.errors import RunDirectoryError
@@ -30,6 +30,23 @@ def test_phases_that_were_added_are_named_in_the_refusal() -> None:
         is_fork(run, "", None, job.metadata.name, identity(job, data_fingerprint="g"), orders)
 
     assert "spec.training.data.phases.0.fromStep: was null, is now 2" in str(caught.value)
+
+
+def test_a_ramp_that_was_added_is_named_in_the_refusal() -> None:
+    """Whoever records a run without one records nothing of it, and every release did: the batches are others."""
+    held = identity(load(QUICKSTART), data_fingerprint="f")
+    job = load(QUICKSTART, ["training.batch.rampUp=[{untilStep: 2, sequences: 8}]"])
+    run: Any = SimpleNamespace(path=Path("runs/mine"), read_identity=lambda: held)
+    orders: Any = SimpleNamespace(fork=False)
+
+    with pytest.raises(RunDirectoryError) as caught:
+        is_fork(run, "", None, job.metadata.name, identity(job, data_fingerprint="f"), orders)
+
+    assert "spec.training.batch.rampUp.0.sequences: was null, is now 8" in str(caught.value)
+    assert {change.path for change in other_order(held, identity(job, data_fingerprint="f"))} == {
+        "spec.training.batch.rampUp.0.untilStep",
+        "spec.training.batch.rampUp.0.sequences",
+    }
 
 
 def test_a_run_without_a_checkpoint_is_told_nothing_of_one() -> None:

@@ -19,6 +19,9 @@ _MOST_LISTED = 64
 # A message names the numbers of slices that would do among these, and of the job's own.
 _COUNTS = "[1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 15, 16, 20, 24, 28, 32, 48, 64, 96, 128, 256, 512, 1024]"
 
+# Whether as many slices hold all batches evenly.
+_FITS = "([variables.sequences] + variables.ramp).all(size, size % (variables.ofOneSlice * {0}) == 0)"
+
 _VARIABLES = {
     "hardware": "object.spec.hardware",
     "training": "object.spec.training",
@@ -61,6 +64,7 @@ _VARIABLES = {
     "inner": "variables.training.?mesh.?dataInner.orValue(1)",
     "share": "variables.data * variables.replica * variables.training.batch.?microbatches.orValue(1)",
     "sequences": "variables.training.batch.sequences",
+    "ramp": "variables.training.batch.?rampUp.orValue([]).map(part, part.sequences)",
     # What fewer slices hold of a microbatch: in each as many replicas as in all, and a microbatch for each stage.
     "least": "object.spec.?recovery.?minSlices.orValue(variables.slices)",
     "isOfSlices": "variables.isDivided && variables.replica % variables.slices == 0",
@@ -178,16 +182,24 @@ _OF_TRAINING = (
         "+ '; take ' + string((variables.sequences / variables.share + 1) * variables.share)",
     ),
     (
+        "!variables.isDivided || variables.ramp.all(size, size % variables.share == 0)",
+        (
+            "'spec.training.batch.rampUp: expected sequences that are multiples of ' + string(variables.share) + "
+            "', which is data ' + string(variables.data) + ' x replica ' + string(variables.replica) "
+            "+ ' x microbatches'"
+        ),
+    ),
+    (
         (
             "!variables.isOfSlices || variables.sequences % variables.share != 0 "
             "|| variables.least >= variables.slices "
-            "|| variables.sequences % (variables.ofOneSlice * variables.least) == 0"
+            f"|| {_FITS.format('variables.least')}"
         ),
         _number(
             "spec.recovery.minSlices",
             "variables.least",
             "slices over which ' + string(variables.sequences) + ' sequences divide: ' "
-            f"+ {_COUNTS}.filter(n, n <= variables.slices && variables.sequences % (variables.ofOneSlice * n) == 0)"
+            f"+ {_COUNTS}.filter(n, n <= variables.slices && {_FITS.format('n')})"
             ".map(n, string(n)).join(', ')",
         ),
     ),

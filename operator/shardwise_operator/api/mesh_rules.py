@@ -23,6 +23,11 @@ _HAS_LAYERS = has_size("self.model", "layers")
 _PIPELINE = "self.?mesh.?pipeline.orValue(1)"
 _CONTEXT = "self.?mesh.?context.orValue(1)"
 _POSITIONS = of_preset("self.model", "seq_len", "seqLen")
+_RAMP_UP = "self.batch.?rampUp.orValue([])"
+_RISES = (
+    f"{_RAMP_UP}.map(part, part.{{0}}).isSorted() && "
+    f"{_RAMP_UP}.all(part, {_RAMP_UP}.exists_one(other, other.{{0}} == part.{{0}}))"
+)
 _EXPERT = "self.?mesh.?expert.orValue(1)"
 _PRESET_EXPERTS = ", ".join(
     f"'{preset}': {sizes['experts'].count}" for preset, sizes in PRESETS.items() if "experts" in sizes
@@ -99,5 +104,15 @@ MESH_RULES: tuple[Rule, ...] = (
         holds=f"self.batch.?microbatches.orValue(1) % {_PIPELINE} == 0",
         message="expected a multiple of mesh.pipeline; more make the pipeline's bubble smaller",
         field=".batch.microbatches",
+    ),
+    _of_training(
+        holds=f"{_RISES.format('untilStep')} && {_RAMP_UP}.all(part, part.untilStep < self.steps)",
+        message="expected steps that ascend, before the run's last step",
+        field=".batch.rampUp",
+    ),
+    _of_training(
+        holds=f"{_RISES.format('sequences')} && {_RAMP_UP}.all(part, part.sequences < self.batch.sequences)",
+        message="expected sequences that ascend, fewer than batch.sequences",
+        field=".batch.rampUp",
     ),
 )

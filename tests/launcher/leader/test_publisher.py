@@ -10,6 +10,7 @@ from unittest.mock import Mock
 import pytest
 from tests.launcher.leader.test_state import state_in
 
+from shardwise.job.spec.batch import Batch, RampUp
 from shardwise.launcher.leader.attempt import Attempt
 from shardwise.launcher.leader.publisher import StatusPublisher
 from shardwise.launcher.leader.state import LeaderState
@@ -36,19 +37,20 @@ STARTED = '{"event": "started", "step": 0, "attempt": 0, "of": 10}'
 STEP = '{"step": 4, "loss": 1.5, "stepSeconds": 2.0}'
 
 
-def state_of_program(folder: Path) -> LeaderState:
+def state_of_program(folder: Path, training: object = None) -> LeaderState:
     """Return the state of a program's run, which begins now."""
     state = state_in(folder)
     state.job = Mock()
-    state.job.configure_mock(**{"metadata.name": "name", "spec.num_steps": None, "spec.deadline": None})
+    unset = dict.fromkeys(("spec.num_steps", "spec.deadline"))
+    state.job.configure_mock(**{"metadata.name": "name", "spec.training_if_any": training, **unset})
     state.host = Mock(agent_id="own", stuck="", stop_asked=False, report=lambda: OWN)
     return state
 
 
-def status_after(folder: Path, *lines: str) -> RunStatus:
+def status_after(folder: Path, *lines: str, training: object = None) -> RunStatus:
     """Return the status of a run that has written these lines of metrics."""
     (folder / METRICS).unlink(missing_ok=True)
-    state = state_of_program(folder)
+    state = state_of_program(folder, training)
     (folder / METRICS).write_text("".join(f"{line}\n" for line in lines))
 
     async def look() -> RunStatus:
@@ -65,6 +67,14 @@ def test_the_progress_of_a_program(tmp_path: Path) -> None:
     progress = status_after(tmp_path, STARTED, STEP).progress
 
     assert (progress.step, progress.of, progress.loss, progress.eta_seconds) == (4, 10, 1.5, 3.0)
+
+
+def test_the_time_left_within_a_ramp(tmp_path: Path) -> None:
+    """Of ten steps four are done, of half the sequences, and six more take twice as long each."""
+    batch = Batch(sequences=8, ramp_up=(RampUp(until_step=4, sequences=4),))
+    progress = status_after(tmp_path, STARTED, STEP, training=Mock(batch=batch)).progress
+
+    assert progress.eta_seconds == 6.0
 
 
 @pytest.mark.parametrize(

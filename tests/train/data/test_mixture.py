@@ -7,6 +7,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from shardwise.job.batch_sizes import BatchSizes
+from shardwise.job.spec.batch import RampUp
 from shardwise.job.spec.data import Data
 from shardwise.protocol.errors import DataError
 from shardwise.train.data.mixture import Mixture, Phase, mixture_of
@@ -123,7 +125,7 @@ def test_epochs_become_counts_and_weights_share_the_rest() -> None:
     """Of 1,000 steps of 8 sequences, two passes over 700 are 1,400; phases begin at their steps' samples."""
     data = section({"epochs": 2.0}, {"weight": 3.0}, {}, phases=[{"fromStep": 10, "weights": {"s2": 4.0}}])
 
-    mixture = mixture_of(data, [700, 50, 60], sequences=8, steps=1000)
+    mixture = mixture_of(data, [700, 50, 60], sizes=BatchSizes.of(8), steps=1000)
 
     assert mixture == Mixture(
         phases=(Phase(0, (0.0, 3.0, 1.0)), Phase(80, (0.0, 0.0, 4.0))), counts=(1400, None, None), num_samples=8000
@@ -132,9 +134,30 @@ def test_epochs_become_counts_and_weights_share_the_rest() -> None:
     assert shares == (Fraction(7, 40), Fraction(3, 4) * Fraction(33, 40), Fraction(1, 4) * Fraction(33, 40))
 
 
+def test_a_mixture_goes_by_the_sequences_of_a_ramp() -> None:
+    """Phases begin behind the batches before them, and passes are over all that the run has."""
+    sizes = BatchSizes.of(16, [RampUp(until_step=20, sequences=4), RampUp(until_step=30, sequences=8)])
+    data = section({"epochs": 2.0}, {}, phases=[{"fromStep": 25, "weights": {"s1": 4.0}}])
+
+    mixture = mixture_of(data, [100, 50], sizes=sizes, steps=50)
+
+    assert [phase.first for phase in mixture.phases] == [0, 20 * 4 + 5 * 8]
+    assert (mixture.num_samples, mixture.counts) == (20 * 4 + 10 * 8 + 20 * 16, (200, None))
+
+
+def test_passes_that_do_not_fit_a_ramp_say_how_many_steps_would() -> None:
+    """Two passes over 100 are 200 sequences: 20 batches of 4, 10 of 8, and of 40 more 2.5 batches of 16."""
+    sizes = BatchSizes.of(16, [RampUp(until_step=20, sequences=4), RampUp(until_step=30, sequences=8)])
+
+    with pytest.raises(DataError, match=r"the run has 50 steps x 4 to 16 = 480; expected as many: set steps: 32"):
+        mixture_of(section({"epochs": 2.0}), [100], sizes=sizes, steps=50)
+    with pytest.raises(DataError, match=r"raise steps above 33, or lower the epochs"):
+        mixture_of(section({"epochs": 2.0}, {}), [100, 9], sizes=sizes, steps=31)
+
+
 def test_only_epochs_take_the_whole_run() -> None:
     """Without weights the run has as many steps as the passes take, and each source has its passes."""
-    mixture = mixture_of(section({"epochs": 3.0}, {"epochs": 0.5}), [100, 61], sequences=8, steps=41)
+    mixture = mixture_of(section({"epochs": 3.0}, {"epochs": 0.5}), [100, 61], sizes=BatchSizes.of(8), steps=41)
 
     sources, _ = Order(num_sequences=[100, 61], mixture=mixture, seed=0).locate(np.arange(41 * 8))
 
@@ -163,7 +186,7 @@ def test_only_epochs_take_the_whole_run() -> None:
 def test_epochs_that_do_not_fit_are_refused_with_the_sum(sources: list[dict[str, object]], message: str) -> None:
     """The refusal says what the passes take, what the run has, and how many steps would fit."""
     with pytest.raises(DataError, match=message):
-        mixture_of(section(*sources), [100, 60], sequences=8, steps=40)
+        mixture_of(section(*sources), [100, 60], sizes=BatchSizes.of(8), steps=40)
 
 
 def test_curriculum_and_epochs_over_a_hundred_gigabytes_cost_nothing() -> None:

@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from shardwise.cli.command import Overrides
+from shardwise.job.batch_sizes import BatchSizes
 from shardwise.job.device_words import slices_words
 from shardwise.job.explain import FieldRow, rows
 from shardwise.job.load import dump, load
@@ -76,7 +77,11 @@ def _add_training(table: Table, job: TrainingJob) -> None:
     table.add_row("mesh", mesh.words)
     table.add_row("model", _model_size(training.model) + _adapters(training))
     table.add_row("a step", f"{training.batch.sequences:,} sequences x {training.model.seq_len:,} = {tokens:,} tokens")
-    table.add_row("steps", f"{training.steps:,} ({training.steps * tokens:,} tokens)")
+    for part in training.batch.ramp_up:
+        table.add_row("", f"{part.sequences:,} sequences up to step {part.until_step:,}")
+    sizes = BatchSizes.of(training.batch.sequences, training.batch.ramp_up)
+    all_tokens = sizes.before(training.steps) * (training.model.seq_len or 0)
+    table.add_row("steps", f"{training.steps:,} ({all_tokens:,} tokens)")
 
 
 def _model_size(model: Model) -> str:

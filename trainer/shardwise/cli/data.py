@@ -41,15 +41,16 @@ def command(directory: RunDir, *, step: Of, as_json: Json = False) -> None:
         from shardwise.train.data.opening import Watch
 
     assert training.model.seq_len is not None, "the job is resolved"
-    reading = Reading(training.model.seq_len, training.batch.sequences, training.steps, training.seed)
+    batch = training.batch
+    reading = Reading(training.model.seq_len, batch.sequences, training.steps, training.seed, batch.ramp_up)
     watch = Watch(report=lambda line: errors.print(line, markup=False))
     data = prepare(training.data, reading, cache_root=cache_directory(), watch=watch)
-    batch = _batch(directory, training, step)
-    rows = list(_rows(data, batch, training.batch.sequences))
+    number = _batch(directory, training, step)
+    rows = list(_rows(data, range(reading.sizes.before(number), reading.sizes.before(number + 1))))
     if as_json:
-        typer.echo(json.dumps({"step": step, "batch": batch, "sequences": rows}, ensure_ascii=False, indent=2))
+        typer.echo(json.dumps({"step": step, "batch": number, "sequences": rows}, ensure_ascii=False, indent=2))
         return
-    console.print(_table(step, batch, rows))
+    console.print(_table(step, number, rows))
 
 
 def _batch(directory: Path, training: Training, step: int) -> int:
@@ -60,10 +61,10 @@ def _batch(directory: Path, training: Training, step: int) -> int:
     return batch_number(step - 1, {*training.data.leave_out, *left_out})
 
 
-def _rows(data: "Dataset", batch: int, size: int) -> Iterator[dict[str, Any]]:
+def _rows(data: "Dataset", samples: range) -> Iterator[dict[str, Any]]:
     import numpy as np
 
-    sources, sequences = data.train.locate(np.arange(batch * size, (batch + 1) * size))
+    sources, sequences = data.train.locate(np.asarray(samples))
     for row, (source, sequence) in enumerate(zip(sources.tolist(), sequences.tolist(), strict=True)):
         tokens, num_targets = data.train.read(source, sequence)
         yield {

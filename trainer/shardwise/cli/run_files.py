@@ -20,6 +20,7 @@ from shardwise.cli.command import of_trainer
 from shardwise.cli.live import live_status
 from shardwise.cli.recovery import Recovery
 from shardwise.cli.run_directory import Fetched, shown
+from shardwise.job.batch_sizes import steps_left
 from shardwise.job.load import resolved_in
 from shardwise.job.spec import TrainingJob
 from shardwise.page.status import UNDER_WAY, status_word
@@ -97,7 +98,8 @@ class RunOverview:
             return self.live.progress.eta_seconds
         known = [record for record in self.records[-RECENT_STEPS:] if record.get("stepSeconds") is not None]
         each = of_each_step([record["step"] for record in known], [record["stepSeconds"] for record in known])
-        return eta_seconds(self.step, self.num_steps, each)
+        training = self.job.spec.training_if_any if self.job else None
+        return eta_seconds(steps_left(training, self.step, self.num_steps), each)
 
     def as_json(self) -> dict[str, Any]:
         """Return what `status --json` prints; null is what is not known."""

@@ -5,6 +5,7 @@ changes, but for the steps of FSDP (`dataInner`) where one slice is left. What a
 each step has more microbatches.
 """
 
+import math
 from copy import deepcopy
 from typing import Any
 
@@ -58,7 +59,9 @@ def _microbatches(job: TrainingJob, slices: int) -> int | None:
     batch, mesh = job.spec.training.batch, mesh_shape(job)
     if mesh is None:
         return None
-    share, rest = divmod(batch.sequences, _replica(job, slices) * mesh.data)
+    ways = _replica(job, slices) * mesh.data
+    # A ramp has the same microbatches, which are smaller.
+    share, rest = divmod(math.gcd(batch.sequences, *(part.sequences for part in batch.ramp_up)), ways)
     if rest:
         return None
     least = batch.microbatches * job.spec.hardware.slices / slices

@@ -38,11 +38,13 @@ TOKENIZER = "spec.training.data.tokenizer"
 XLA_FLAGS = "spec.training.xlaFlags"
 _MODEL = "spec.training.model"
 _PHASES = "spec.training.data.phases."
+_SEQUENCES = "spec.training.batch.sequences"
+_RAMP_UP = "spec.training.batch.rampUp."
 _LEAVE_OUT = "spec.training.data.leaveOut"
 _GROUPS = "spec.training.optimizer.groups"
 _STEPS = "spec.training.steps"
 # What says which sequences a batch has; without epochs the steps are in no identity.
-_ORDER = (FINGERPRINT, "spec.training.seed", f"{_MODEL}.seqLen", "spec.training.batch.sequences", _STEPS)
+_ORDER = (FINGERPRINT, "spec.training.seed", f"{_MODEL}.seqLen", _SEQUENCES, _STEPS)
 
 # By group: the fields that are part of the identity, and those that are free to change.
 _TABLE: Mapping[str, tuple[str, str]] = {
@@ -78,6 +80,7 @@ _TABLE: Mapping[str, tuple[str, str]] = {
     "spec.training.data.phases.*": ("fromStep weights", ""),
     "spec.training.mesh": ("", "tensor fsdp replica dataInner expert context contextStrategy pipeline pipelineRounds"),
     "spec.training.batch": ("sequences", "microbatches"),
+    "spec.training.batch.rampUp.*": ("untilStep sequences", ""),
     "spec.training.optimizer": (
         "name learningRate beta1 beta2 epsilon weightDecay clipNorm momentum adamLearningRate",
         "",
@@ -163,14 +166,15 @@ def differences(old: Mapping[str, Json], new: Mapping[str, Json]) -> list[Differ
 def recorded_differences(held: Mapping[str, Json], new: Mapping[str, Json]) -> list[Difference]:
     """Return the differences from an identity that some release has recorded: a field that it lacks is none.
 
-    A phase of other data is named all the same: it was not there, since whoever knows phases records them. So is a
-    field of a group of parameters, which was left out where it had no value.
+    A phase of other data is named all the same: it was not there, since whoever knows phases records them. So are a
+    part of a ramp, and a field of a group of parameters, which was left out where it had no value.
     """
     has_other_data = FINGERPRINT in held and held[FINGERPRINT] != new.get(FINGERPRINT)
     return [
         change
         for change in differences(held, new)
         if change.path in held
+        or (_SEQUENCES in held and change.path.startswith(_RAMP_UP))
         or (has_other_data and change.path.startswith(_PHASES))
         or (_GROUPS in held and change.path.startswith(f"{_GROUPS}."))
     ]
@@ -178,7 +182,8 @@ def recorded_differences(held: Mapping[str, Json], new: Mapping[str, Json]) -> l
 
 def other_order(held: Mapping[str, Json], new: Mapping[str, Json]) -> list[Difference]:
     """Return why a batch of one number is another one in both runs, as far as `held` has recorded it."""
-    return [change for change in recorded_differences(held, new) if change.path in _ORDER]
+    changes = recorded_differences(held, new)
+    return [change for change in changes if change.path in _ORDER or change.path.startswith(_RAMP_UP)]
 
 
 def without_younger_fields(known: Mapping[str, Json]) -> dict[str, Json]:

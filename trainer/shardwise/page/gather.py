@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from shardwise.job.batch_sizes import steps_left
 from shardwise.job.load import resolved_in
 from shardwise.job.spec import TrainingJob
 from shardwise.page.curves import HELD_OUT, Metrics
@@ -66,6 +67,7 @@ def gather(
     root = checkpoint_root(job.spec.checkpoint_path if job else None, url or directory)
     steps = (job and job.spec.num_steps) or summary.get("of")
     running = status in UNDER_WAY
+    left = steps_left(job.spec.training_if_any if job else None, metrics.last_step, steps) if running else None
     return PageDocument(
         name=live.name if live else _name(job, summary, directory),
         directory=url or str(directory),
@@ -78,7 +80,7 @@ def gather(
         error="" if running else summary.get("error") or "",  # of a live run it is of the command before
         step=metrics.last_step,
         num_steps=steps,
-        eta_seconds=eta_seconds(metrics.last_step, steps, metrics.recent_steps) if running else None,
+        eta_seconds=eta_seconds(left, metrics.recent_steps),
         loss=metrics.last("loss"),
         tokens_per_second=metrics.recent("tokensPerSecond"),
         mfu=metrics.recent("mfu"),

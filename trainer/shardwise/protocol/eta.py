@@ -38,14 +38,14 @@ def megabytes(done: float, of: float, a_second: float | None) -> str:
     return f"{text}, {a_second / _MB:,.1f} MB/s, {clock((of - done) / a_second)} left" if a_second else text
 
 
-def eta_seconds(step: int | None, of: int | None, recent_seconds: Collection[float]) -> float | None:
-    """Return the time left after `step` of `of` steps at the median of the last steps' seconds; None if not known.
+def eta_seconds(steps_left: float | None, recent_seconds: Collection[float]) -> float | None:
+    """Return the time that so many more steps take at the median of the last steps' seconds; None if not known.
 
     `recent_seconds` holds the times of the last `RECENT_STEPS` steps, or of as many as are known.
     """
-    if step is None or of is None or not recent_seconds:
+    if steps_left is None or not recent_seconds:
         return None
-    return median(recent_seconds) * max(0, of - step)
+    return median(recent_seconds) * steps_left
 
 
 def of_each_step(steps: Sequence[int], seconds: Sequence[float]) -> list[float]:

@@ -5,13 +5,15 @@ own devices.
 """
 
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 
 import jax
 import numpy as np
 
+from shardwise.job.batch_sizes import BatchSizes
+from shardwise.job.spec.batch import RampUp
 from shardwise.train.data import sequences
 from shardwise.train.data.order import batch_number
 from shardwise.train.layout import Layout
@@ -24,31 +26,42 @@ Rows = Callable[[np.ndarray], sequences.Batch]
 class Loader:
     """Global batches of `sequences` rows, from a function that reads rows by sample number.
 
-    `left_out` are numbers of batches, counted from 0, that are never trained on.
+    `left_out` are numbers of batches, counted from 0, that are never trained on; the first ones have as many rows as
+    `ramp_up` says.
     """
 
     def __init__(
-        self, rows: Rows, layout: Layout, *, sequences: int, seq_len: int, left_out: Collection[int] = ()
+        self,
+        rows: Rows,
+        layout: Layout,
+        *,
+        sequences: int,
+        seq_len: int,
+        left_out: Collection[int] = (),
+        ramp_up: Sequence[RampUp] = (),
     ) -> None:
+        self._rows, self._layout = rows, layout
         self._left_out = left_out
-        self._rows = rows
-        self._sharding = layout.batch
-        self._context = layout.context
-        self._shape = (sequences, seq_len)
+        self._sizes, self._seq_len = BatchSizes.of(sequences, ramp_up), seq_len
         self.waited_seconds = 0.0
+
+    def of(self, rows: Rows) -> "Loader":
+        """Return the loader of other rows, as many in each batch as in these after the ramp."""
+        return Loader(rows, self._layout, sequences=self._sizes.last, seq_len=self._seq_len)
 
     @property
     def num_sequences(self) -> int:
-        """The sequences of a batch."""
-        return self._shape[0]
+        """The sequences of a batch after the ramp."""
+        return self._sizes.last
 
     def number(self, step: int) -> int:
         """Return the number of a step's batch: the step, counted from 0, plus one for each batch left out before it."""
         return batch_number(step, self._left_out)
 
     def batch(self, step: int) -> Batch:
-        """Return the batch of one step: samples number x sequences onwards."""
-        first = self.number(step) * self._shape[0]
+        """Return the batch of one step: the samples that follow those of all batches before."""
+        number = self.number(step)
+        first, shape = self._sizes.before(number), (self._sizes.size(number), self._seq_len)
 
         # Devices of one tensor or context group hold the same rows, and every field needs them: read them once.
         @cache
@@ -58,11 +71,11 @@ class Loader:
         def place(field: str) -> jax.Array:
             def slice_of(index: tuple[slice, ...] | None) -> np.ndarray:
                 assert index is not None
-                start, stop, _ = index[0].indices(self._shape[0])
+                start, stop, _ = index[0].indices(shape[0])
                 rows: np.ndarray = getattr(read(start, stop), field)
-                return zigzag(rows, self._context, axis=1)[:, index[1]]
+                return zigzag(rows, self._layout.context, axis=1)[:, index[1]]
 
-            return jax.make_array_from_callback(self._shape, self._sharding, slice_of)
+            return jax.make_array_from_callback(shape, self._layout.batch, slice_of)
 
         return Batch(*(place(field) for field in Batch._fields))
 

@@ -6,8 +6,9 @@ and at the same step on every process.
 """
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import numpy as np
@@ -18,7 +19,7 @@ from shardwise.protocol.evaluated import as_record
 from shardwise.train.bad_steps import Judge, Verdict
 from shardwise.train.control import Controls
 from shardwise.train.evaluation import Evaluator
-from shardwise.train.loader import Loader, Rows
+from shardwise.train.loader import Loader
 from shardwise.train.peers import Peers
 from shardwise.train.phases import Phases
 from shardwise.train.probe import Probe
@@ -38,6 +39,7 @@ class _Dispatched:
 
     number: int
     metrics: Metrics
+    num_tokens: int
 
 
 class Loop:
@@ -68,14 +70,21 @@ class Loop:
         mfu_of_one_token_a_second: float,
     ) -> None:
         self._start, self._controls, self._phases, self._peers = start, controls, phases, peers
-        self._directory, self._report = directory, report
+        self._directory, self._report, self._saves = directory, report, saves
         profile, folder = start.job.spec.training.profile, directory.profile(peers.rank)
-        self._profiler = Profiler(profile, folder, rank=peers.rank, step=start.step)
-        self._saves = saves
+        self._profiler = Profiler(profile, folder, rank=peers.rank)
         self._probe, self._mfu = Probe(start.kept), mfu_of_one_token_a_second
         self._program = start.program
-        self._left_out = {*self._program.training.data.leave_out, *start.left_out}
-        self._judge = Judge.of(self._program.training, start.past, self._left_out)
+        left_out, batch = {*self._program.training.data.leave_out, *start.left_out}, self._program.training.batch
+        self._loader = Loader(
+            start.data.train.rows,
+            self._program.layout,
+            sequences=batch.sequences,
+            seq_len=self._program.config.seq_len,
+            left_out=left_out,
+            ramp_up=batch.ramp_up,
+        )
+        self._judge = Judge.of(self._program.training, start.past, left_out)
         self._state: State = start.state
         self._completed_at = time.perf_counter()
         self._loss: float | None = None
@@ -95,27 +104,27 @@ class Loop:
 
     def _run(self) -> Outcome:
         training = self._start.job.spec.training
-        loader = self._training_loader()
         self._controls.stepping()
         self._phases.switch_to(Phase.STEP)
         self._completed_at = time.perf_counter()
         previous: _Dispatched | None = None
         asked = Control.NONE
-        for batch in loader.ahead(self._start.first_step, training.steps):
+        for batch in self._loader.ahead(self._start.first_step, training.steps):
             number = (previous.number if previous else self._start.first_step) + 1
+            step = self._start.steps[len(batch.tokens)]
             if self._profiler.starts_at(number):
                 self._complete(previous)
-                self._profile(self._profiler.start)
+                self._profile(partial(self._profiler.start, step))
             with jax.profiler.StepTraceAnnotation("train", step_num=number):
-                self._state, metrics = self._start.step(self._state, batch, self._control(), *self._limit(number))
+                self._state, metrics = step(self._state, batch, self._control(), *self._limit(number))
             self._phases.dispatched(number)
-            self._phases.seconds["wait"] = loader.waited_seconds
+            self._phases.seconds["wait"] = self._loader.waited_seconds
             # The devices work on step `number` while this waits for the step before it.
             self._complete(previous)
             # All act here on what that asks for, even one that read it early, around its own trace; but not once more
             # on what was done after its dispatch.
             asked = self._asked if self._asked > asked else Control.NONE
-            previous = _Dispatched(number, metrics)
+            previous = _Dispatched(number, metrics, batch.tokens.size)
             evaluates = self._due(number, training.evaluation.every_steps)
             saves = self._saves_due(number, asked)
             traced = self._profiler.stops_at(number)
@@ -147,13 +156,6 @@ class Loop:
         self._phases.switch_to(Phase.DONE)
         return Outcome(steps=last, loss=self._loss, digest=digest, stopped=stopped)
 
-    def _training_loader(self) -> Loader:
-        return self._loader(self._start.data.train.rows, self._left_out)
-
-    def _loader(self, rows: Rows, left_out: Collection[int] = ()) -> Loader:
-        sequences, seq_len = self._program.training.batch.sequences, self._program.config.seq_len
-        return Loader(rows, self._program.layout, sequences=sequences, seq_len=seq_len, left_out=left_out)
-
     def _control(self) -> jax.Array:
         """Put this process's control on each of its devices; the step returns the largest of all."""
         sharding = self._program.layout.control
@@ -183,14 +185,14 @@ class Loop:
         self._phases.completed(step.number, seconds)
         if verdict is None:
             self._loss = values["loss"]
-            num_tokens = self._program.training.batch.sequences * self._program.config.seq_len
             z_loss = self._program.training.loss.z_loss > 0
-            self._report.step(step.number, step_record(values, num_tokens / seconds, seconds, self._mfu, z_loss=z_loss))
+            record = step_record(values, step.num_tokens / seconds, seconds, self._mfu, z_loss=z_loss)
+            self._report.step(step.number, record)
         self._asked = Control(int(values["control"]))
 
     def _handle_bad_step(self, number: int, values: Mapping[str, float], verdict: Verdict) -> None:
         """Report the step; raise NonFiniteError unless it is skipped, which its program has done already."""
-        batch = self._training_loader().number(number - 1)
+        batch = self._loader.number(number - 1)
         event = {"skip": "skipped", "rollBack": "rolledBack", "stop": "nonfinite"}[verdict.action]
         numbers = {"loss": values["loss"], "gradNorm": values["grad_norm"]}
         reason = f"step {number}: {verdict.reason}"
@@ -228,7 +230,7 @@ class Loop:
             return
         began = time.perf_counter()
         with self._phases.entered(Phase.EVALUATE):
-            model = Evaluator(self._start.evaluation, parameters(self._state), self._loader, self._phases.beat)
+            model = Evaluator(self._start.evaluation, parameters(self._state), self._loader.of, self._phases.beat)
             means = {one.name: model.means(one) for one in self._start.evaluated}
         self._report.evaluated(number, as_record(means), time.perf_counter() - began)
 

@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -35,16 +36,15 @@ class Profiler:
         profile: what the job asks for, if anything.
         folder: of this process's trace.
         rank: of this process.
-        step: the program whose HLO and memory are kept.
 
     """
 
-    def __init__(self, profile: Profile | None, folder: Path, *, rank: int, step: Compiled) -> None:
+    def __init__(self, profile: Profile | None, folder: Path, *, rank: int) -> None:
         self._steps = range(0)
         if profile is not None and rank in profile.ranks:
             first, last = profile.steps
             self._steps = range(first, last + 1)
-        self._folder, self._step = folder, step
+        self._folder = folder
         self._is_open = False
 
     @contextmanager
@@ -64,19 +64,19 @@ class Profiler:
         """Return whether the trace ends with this step."""
         return self._is_open and number == self._steps[-1]
 
-    def start(self) -> bool:
-        """Begin the trace, and write what needs none; return whether that could be written."""
-        return self._writes(self._start)
+    def start(self, step: Compiled) -> bool:
+        """Begin the trace, and write HLO and memory of the step; return whether that could be written."""
+        return self._writes(partial(self._start, step))
 
     def stop(self) -> bool:
         """End the trace and write it, which takes longer the more there is in it; return whether it is written."""
         self._is_open = False
         return self._writes(jax.profiler.stop_trace)
 
-    def _start(self) -> None:
+    def _start(self, step: Compiled) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        (self._folder / "step.hlo.txt").write_text(self._step.as_text() or "", encoding="utf-8")
-        if (memory := self._step.memory_analysis()) is not None:
+        (self._folder / "step.hlo.txt").write_text(step.as_text() or "", encoding="utf-8")
+        if (memory := step.memory_analysis()) is not None:
             sizes = {use: getattr(memory, f"{use}_size_in_bytes") for use in _USES}
             (self._folder / "memory.json").write_text(json.dumps(sizes, indent=2) + "\n", encoding="utf-8")
         jax.profiler.start_trace(self._folder, create_perfetto_trace=True)

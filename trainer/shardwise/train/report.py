@@ -112,7 +112,7 @@ def open_report(job: TrainingJob, run: RunDirectory, console: Console, *, first_
         try:
             show = partial(console.print, highlight=False, markup=False, soft_wrap=True)
             others += trackers(job, run, show, after=first_step)
-            with View(console, steps=job.spec.training.steps, first_step=first_step) as view:
+            with View(console, job.spec.training, first_step=first_step) as view:
                 report = RunReport(log, view, others)
                 yield report
         finally:

@@ -20,7 +20,7 @@ def prepared(training: Training, seq_len: int, peers: Peers, phases: Phases, sho
     """Prepare what the run trains on."""
     return prepare(
         training.data,
-        Reading(seq_len, training.batch.sequences, training.steps, training.seed),
+        Reading(seq_len, training.batch.sequences, training.steps, training.seed, training.batch.ramp_up),
         cache_root=cache_directory(),
         watch=Watch(hosts=peers, report=show, say=phases.say, beat=phases.beat),
     )

@@ -5,6 +5,7 @@ data are prepared and a checkpoint is read, since none of the three needs the ot
 """
 
 import math
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +15,7 @@ import jax
 from jax.stages import Compiled
 
 from shardwise.job.accelerators import xla_flags
+from shardwise.job.batch_sizes import BatchSizes
 from shardwise.job.identity import identity
 from shardwise.job.spec import Training, TrainingJob
 from shardwise.job.topology import divisors
@@ -59,7 +61,8 @@ class Start:
     """What is evaluated on; nothing if no evaluation is due."""
     identity: dict[str, Any]
     root: str
-    step: Compiled
+    steps: Mapping[int, Compiled]
+    """The step, by the sequences of a batch: those of the run from here on."""
     evaluation: Programs | None
     digester: Digester
     kept: Executables
@@ -80,6 +83,11 @@ class Start:
     """Batches that the run itself has left out, ascending; the job may name others."""
     refused: frozenset[int]
     """Steps whose checkpoints were damaged, so that saving them again replaces them."""
+
+    @property
+    def step(self) -> Compiled:
+        """The step after the ramp, which takes the most memory."""
+        return self.steps[self.program.training.batch.sequences]
 
     @property
     def past(self) -> Past:
@@ -151,7 +159,7 @@ def start(
     try:
         with phases.entered(Phase.COMPILE):
             kept = Executables(job, program.config, peers.rank)
-            step, evaluation, digester = _compile(program, pool, kept)
+            steps, evaluation, digester = _compile(program, pool, kept)
         with phases.entered(Phase.DATA):
             data = prepared(training, program.config.seq_len, peers, phases, show)
             evaluated = evaluated_on(training, data, program.config.seq_len, show, phases)
@@ -169,15 +177,16 @@ def start(
         state, restored = local or first.of(origin)
         if base is not None:
             state |= base.restored(program, own, kept.get, peers, phases, show)
+        goes_on = restored if restored and (local or not origin.weights_only) else None
+        first_step = goes_on.step if goes_on else 0
         with phases.entered(Phase.COMPILE):
-            compiled = step.result()
+            due = _sizes(training).sizes(first_step, training.steps)
+            compiled = {size: steps[size].result() for size in due}
             programs = Programs(**{name: each.result() for name, each in evaluation.items()}) if evaluation else None
     finally:
         pool.shutdown(wait=False, cancel_futures=True)  # a refusal or a stop does not wait for the compiler
     # Only now that the earlier checkpoint has been restored: a failure before this leaves the later ones committed.
     aside = [] if orders.step is None or not peers.writes else set_aside(root, orders.step)
-    goes_on = restored if restored and (local or not origin.weights_only) else None
-    first_step = goes_on.step if goes_on else 0
     is_own = local is not None or origin.is_own
     own_step = first_step if is_own and first_step else None
     if first_step:
@@ -194,7 +203,7 @@ def start(
         evaluated=evaluated,
         identity=own,
         root=root,
-        step=compiled,
+        steps=compiled,
         evaluation=programs,
         digester=digest,
         kept=kept,
@@ -214,15 +223,23 @@ def start(
 
 def _compile(
     program: Program, pool: ThreadPoolExecutor, kept: Executables
-) -> tuple[Future[Compiled], dict[str, Future[Compiled]], Future[Digester]]:
-    """Load or compile the step, the evaluation and the digests in threads.
+) -> tuple[dict[int, Future[Compiled]], dict[str, Future[Compiled]], Future[Digester]]:
+    """Load or compile the steps, the evaluation and the digests in threads.
 
-    XLA holds no lock of Python while it compiles, and loading a kept program waits for the disk.
+    XLA holds no lock of Python while it compiles, and loading a kept program waits for the disk. What a ramp began with
+    is last: by then it may be known that the run is past it.
     """
-    step = pool.submit(kept.get, "step", partial(lower_step, program))
+    sizes = _sizes(program.training)
+    steps = {sizes.last: pool.submit(kept.get, "step", partial(lower_step, program))}
     digester = pool.submit(Digester, flat(without_base(program.abstract())), kept.get)
     due = asked_for(program.training) if program.training.evaluation.every_steps is not None else {}
     evaluation = {
         name: pool.submit(kept.get, f"evaluation-{name}", partial(lower, program)) for name, lower in due.items()
     }
-    return step, evaluation, digester
+    for size in reversed(sizes.sizes(0, program.training.steps)[:-1]):
+        steps[size] = pool.submit(kept.get, f"step-{size}", partial(lower_step, program, size))
+    return steps, evaluation, digester
+
+
+def _sizes(training: Training) -> BatchSizes:
+    return BatchSizes.of(training.batch.sequences, training.batch.ramp_up)

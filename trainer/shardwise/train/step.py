@@ -46,8 +46,10 @@ class Metrics(NamedTuple):
     """Share of the experts of all layers that no token picks. Both are of mixtures alone."""
 
 
-def lower_step(program: Program) -> jax.stages.Lowered:
+def lower_step(program: Program, sequences: int | None = None) -> jax.stages.Lowered:
     """Lower the step: (state, batch, controls) -> (state, metrics); the state is donated.
+
+    A batch has so many sequences, or as many as after the job's ramp.
 
     In a job that skips bad steps a fourth argument is the limit of the loss, float32. Above it the update is held back:
     the step counts, but changes no parameter and no moment.
@@ -61,7 +63,9 @@ def lower_step(program: Program) -> jax.stages.Lowered:
         donate_argnums=0,
         compiler_options=program.compiler_options(),
     )
-    return program.lower(jitted, program.abstract(), abstract_batch(program), _abstract_controls(program), *limit)
+    return program.lower(
+        jitted, program.abstract(), abstract_batch(program, sequences), _abstract_controls(program), *limit
+    )
 
 
 def trace_step(program: Program) -> Jaxpr:
@@ -97,9 +101,9 @@ def _lower_of_batch(program: Program, of: Callable[[Program, Params, Batch], Any
     return program.lower(jitted, parameters(program.abstract()), abstract_batch(program))
 
 
-def abstract_batch(program: Program) -> Batch:
-    """Return the shapes, dtypes and shardings of a global batch."""
-    shape = (program.training.batch.sequences, program.config.seq_len)
+def abstract_batch(program: Program, sequences: int | None = None) -> Batch:
+    """Return the shapes, dtypes and shardings of a global batch; see `lower_step`."""
+    shape = (sequences or program.training.batch.sequences, program.config.seq_len)
     whole: Callable[..., Any] = partial(Abstract, shape, sharding=program.layout.batch)
     return Batch(*(whole(dtype=dtype) for dtype in (jnp.int32, jnp.int32, jnp.float32, jnp.int32)))
 

@@ -11,6 +11,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from shardwise.job.batch_sizes import steps_left
+from shardwise.job.spec import Training
 from shardwise.protocol.eta import RECENT_STEPS, clock, eta_seconds
 from shardwise.protocol.evaluated import HELD_OUT, results
 from shardwise.protocol.text import MIB
@@ -20,11 +22,12 @@ _LOG_EVERY_SECONDS = 10.0
 
 
 class View:
-    """The progress line of a run of `steps` steps; a context manager, which ends the live line."""
+    """The progress line of a run; a context manager, which ends the live line."""
 
-    def __init__(self, console: Console, *, steps: int, first_step: int) -> None:
+    def __init__(self, console: Console, training: Training, *, first_step: int) -> None:
         """Show nothing yet."""
-        self._console, self._steps, self._first_step = console, steps, first_step
+        self._console, self._training, self._first_step = console, training, first_step
+        self._steps = training.steps
         self._live = Live(console=console, refresh_per_second=8, transient=False) if console.is_terminal else None
         self._saved: int | None = None
         self._losses: dict[str, float | None] = {}
@@ -69,7 +72,7 @@ class View:
         self._saved = number
 
     def _line(self, number: int, record: Mapping[str, float]) -> str:
-        left = eta_seconds(number, self._steps, self._recent_seconds) or 0.0
+        left = eta_seconds(steps_left(self._training, number, self._steps), self._recent_seconds) or 0.0
         parts = [
             f"step {number}/{self._steps}",
             f"loss {record['loss']:.4f}",

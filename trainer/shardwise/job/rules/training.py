@@ -16,18 +16,37 @@ _PATH = "spec.training"
 
 
 def batch_divides(job: TrainingJob) -> Iterator[Problem]:
-    """Require that each device gets the same whole number of sequences in each microbatch."""
+    """Require that each device gets the same whole number of sequences in each microbatch, of a ramp too."""
     mesh, batch = mesh_shape(job), job.spec.training.batch
     if mesh is None:
         return
     ways = mesh.replica * mesh.data
-    if batch.sequences % (ways * batch.microbatches) == 0:
-        return
-    share, rest = divmod(batch.sequences, ways)
-    fits = "" if rest else f"; or microbatches {any_of(divisors(share))} with {batch.sequences} sequences"
     expected = f"a multiple of data {mesh.data} x replica {mesh.replica} x microbatches {batch.microbatches}"
-    hint = f"take {_multiples(batch.sequences, ways * batch.microbatches)}{fits}"
-    yield wrong(f"{_PATH}.batch.sequences", batch.sequences, expected, hint)
+    parts = [("sequences", batch.sequences)]
+    parts += [(f"rampUp.{index}.sequences", part.sequences) for index, part in enumerate(batch.ramp_up)]
+    for path, sequences in parts:
+        if sequences % (ways * batch.microbatches) == 0:
+            continue
+        share, rest = divmod(sequences, ways)
+        fits = (
+            "" if rest or batch.ramp_up else f"; or microbatches {any_of(divisors(share))} with {sequences} sequences"
+        )
+        hint = f"take {_multiples(sequences, ways * batch.microbatches)}{fits}"
+        yield wrong(f"{_PATH}.batch.{path}", sequences, expected, hint)
+
+
+def batch_grows(job: TrainingJob) -> Iterator[Problem]:
+    """Require that each part of a ramp ends after the one before it, within the run, and has more sequences."""
+    steps, batch = job.spec.training.steps, job.spec.training.batch
+    step = sequences = 0
+    for index, part in enumerate(batch.ramp_up):
+        path = f"{_PATH}.batch.rampUp.{index}"
+        if not step < part.until_step < steps:
+            yield wrong(f"{path}.untilStep", part.until_step, f"a step after {step}, before the run's {steps}")
+        if not sequences < part.sequences < batch.sequences:
+            expected = f"more than {sequences}, and fewer than the {batch.sequences} of the steps after the ramp"
+            yield wrong(f"{path}.sequences", part.sequences, expected)
+        step, sequences = part.until_step, part.sequences
 
 
 def microbatches_fill_pipeline(job: TrainingJob) -> Iterator[Problem]:
@@ -209,6 +228,7 @@ def _multiples(number: int, step: int) -> str:
 
 RULES = (
     batch_divides,
+    batch_grows,
     microbatches_fill_pipeline,
     source_names_are_unique,
     conversations_stay_apart,

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from shardwise.job.quantity import Duration
 from shardwise.job.spec.base import Count, FilledFrom, PathText, Unit, XlaFlag
+from shardwise.job.spec.batch import Batch
 from shardwise.job.spec.data import Data, EvaluationSet
 from shardwise.job.spec.loss import Loss
 from shardwise.job.spec.model import Model
@@ -46,15 +47,6 @@ class Mesh(StrictModel):
     )
     pipeline_rounds: Annotated[int, Unit("rounds")] = Field(
         1, ge=1, le=4096, description="Times that a microbatch goes through all stages; more make the bubble smaller."
-    )
-
-
-class Batch(StrictModel):
-    """How much one step trains on."""
-
-    sequences: Annotated[Count, Unit("sequences")] = Field(description="Sequences of one step, over all devices.")
-    microbatches: Annotated[int, Unit("parts")] = Field(
-        1, ge=1, le=65536, description="Parts that a step goes through in turn, to save memory."
     )
 
 

@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections.abc import Iterable
 
+from shardwise.job.batch_sizes import steps_left
 from shardwise.launcher.leader import prometheus
 from shardwise.launcher.leader.page import PageMaker
 from shardwise.launcher.leader.state import LeaderState
@@ -144,7 +145,8 @@ class StatusPublisher:
         of = state.job.spec.num_steps or metrics.of
         reports = {host: received.report for host, received in state.channel.reports.items()}
         reports[0] = state.host.report()
-        left = eta_seconds(metrics.last.get("step"), of, metrics.recent_seconds)
+        steps = steps_left(state.job.spec.training_if_any, metrics.last.get("step"), of)
+        left = eta_seconds(steps, metrics.recent_seconds)
         known = {"held_out_loss": metrics.held_out_loss, "of": of, "etaSeconds": left}  # a program may report such too
         return RunStatus(
             name=state.job.metadata.name,

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.job.batch_sizes import BatchSizes
+from shardwise.job.spec.batch import RampUp
 from shardwise.job.spec.data import Data, Source
 from shardwise.protocol.errors import DataError
 from shardwise.protocol.storage import in_words
@@ -31,12 +33,21 @@ _ENTROPY_TOKENS = 1 << 21
 
 
 class Reading(NamedTuple):
-    """How a run reads its data: `sequences` of `seq_len` tokens in each of `steps`, in the order of `seed`."""
+    """How a run reads its data: `sequences` of `seq_len` tokens in each of `steps`, in the order of `seed`.
+
+    The first batches have as many sequences as `ramp_up` says.
+    """
 
     seq_len: int
     sequences: int
     steps: int
     seed: int
+    ramp_up: Sequence[RampUp] = ()
+
+    @property
+    def sizes(self) -> BatchSizes:
+        """The sequences of each batch."""
+        return BatchSizes.of(self.sequences, self.ramp_up)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +99,7 @@ def prepare(data: Data, reading: Reading, *, cache_root: Path, watch: Watch) -> 
         _say_left_out(source, cut, seq_len, watch.report)
     _refuse_too_little(summaries, train, held_out, data.held_out)
     _refuse_left_out(data.train, train.count())
-    mixture = mixture_of(data, train.count(), sequences=reading.sequences, steps=reading.steps)
+    mixture = mixture_of(data, train.count(), sizes=reading.sizes, steps=reading.steps)
     return Dataset(
         fingerprint=_fingerprint([each.identity for each in opened], data, tokenizer),
         tokenizer=tokenizer,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
-from shardwise.job.rounding import num_parts
+from shardwise.job.batch_sizes import BatchSizes
 from shardwise.job.spec.data import Data
 from shardwise.protocol.errors import DataError
 
@@ -69,8 +69,8 @@ class Mixture:
         return Fraction(max(0, count - before), self.num_samples - first)
 
 
-def mixture_of(data: Data, num_sequences: Sequence[int], *, sequences: int, steps: int) -> Mixture:
-    """Return the mixture of a run of so many steps of `sequences` each; `num_sequences` [source] are different.
+def mixture_of(data: Data, num_sequences: Sequence[int], *, sizes: BatchSizes, steps: int) -> Mixture:
+    """Return the mixture of a run of so many batches of these sizes; `num_sequences` [source] are different.
 
     Raises:
         DataError: the epochs do not fit the run.
@@ -82,18 +82,18 @@ def mixture_of(data: Data, num_sequences: Sequence[int], *, sequences: int, step
     )
     at_first = {source.name: 1.0 if source.weight is None else source.weight for source in data.train}
     weights = [at_first, *(phase.weights for phase in data.phases)]
-    firsts = [0, *(phase.from_step * sequences for phase in data.phases)]
+    firsts = [0, *(sizes.before(phase.from_step) for phase in data.phases)]
     phases = tuple(
         Phase(first, tuple(0.0 if source.epochs else named.get(source.name, 0.0) for source in data.train))
         for first, named in zip(firsts, weights, strict=True)
     )
-    mixture = Mixture(phases=phases, counts=counts, num_samples=sequences * steps)
+    mixture = Mixture(phases=phases, counts=counts, num_samples=sizes.before(steps))
     if mixture.ends:
-        _refuse_unfit(data, num_sequences, mixture, sequences)
+        _refuse_unfit(data, num_sequences, mixture, sizes)
     return mixture
 
 
-def _refuse_unfit(data: Data, num_sequences: Sequence[int], mixture: Mixture, sequences: int) -> None:
+def _refuse_unfit(data: Data, num_sequences: Sequence[int], mixture: Mixture, sizes: BatchSizes) -> None:
     """Raise DataError if the passes need more samples than the run has, or leave some that no source has."""
     counted = [
         (f"{source.name} {source.epochs:g} x {size:,}", count)
@@ -102,16 +102,19 @@ def _refuse_unfit(data: Data, num_sequences: Sequence[int], mixture: Mixture, se
     ]
     needed, given = sum(count for _, count in counted), mixture.num_samples
     terms = " + ".join(term for term, _ in counted)
-    fitting = max(1, round(needed / sequences))
+    enough = sizes.batches_with(needed)
+    fitting = min((max(1, enough - 1), enough), key=lambda steps: abs(sizes.before(steps) - needed))
+    steps = sizes.batches_with(given)
+    each = f"{sizes.last:,}" if sizes.size(0) == sizes.last else f"{sizes.size(0):,} to {sizes.last:,}"
     words = (
-        f"data.train: the epochs take {terms} = {needed:,} sequences, and the run has {given // sequences:,} steps x "
-        f"{sequences:,} = {given:,}; expected "
+        f"data.train: the epochs take {terms} = {needed:,} sequences, and the run has {steps:,} steps x {each} = "
+        f"{given:,}; expected "
     )
     only_counted = len(counted) == len(data.train)
-    if only_counted and abs(needed - given) >= sequences:
+    if only_counted and abs(needed - given) >= sizes.last:
         raise DataError(f"{words}as many: set steps: {fitting:,}, other epochs, or give one source a weight instead.")
     if not only_counted and needed >= given:
         raise DataError(
             f"{words}fewer than that, so that the sources with weights have some: raise steps above "
-            f"{num_parts(needed, sequences):,}, or lower the epochs."
+            f"{enough:,}, or lower the epochs."
         )
