@@ -62,7 +62,7 @@ def linear(x: NamedArray, of: Linear) -> NamedArray:
 
 
 def layer(x: NamedArray, block: Block) -> NamedArray:
-    qkv = linear(block.norm(x), block.attention.qkv)  # type: ignore[arg-type, misc]  # this block has both
+    qkv = linear(block.norm(x), block.attention.qkv)  # type: ignore[arg-type, misc, union-attr]  # it has both
     q, k, v = qkv.unbind(CONFIG.Qkv)
     k, v = k.rename({"position": "key"}), v.rename({"position": "key"})  # no name may stand twice in one array
     scores = hax.dot(q, k, axis=CONFIG.HeadSize) / math.sqrt(CONFIG.HeadSize.size)
@@ -304,7 +304,7 @@ def by_trainer(model: Gpt, tokens: NamedArray, targets: NamedArray) -> Array:
 
 
 tables = [{n: DATA if to == "data" else to for n, to in t.items()} for t in MAPPINGS["FSDP and tensor"][1:]]
-ours = [{n: to for n, to in table.items() if n not in ("kv_heads", "shared")} for table in (PARAMETERS, COMPUTE)]
+ours = [{n: of[n] for n in table} for of, table in zip((PARAMETERS, COMPUTE), tables, strict=True)]
 assert tables == ours, "the trainer's two tables are those of the tour"
 run("trainer", by_trainer, layout.mesh, PARAMETERS, COMPUTE)
 cost_table("FSDP and tensor, one step on each device", {name: COSTS[name] for name in ("FSDP and tensor", "trainer")})

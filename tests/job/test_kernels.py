@@ -8,6 +8,7 @@ from shardwise.job.load import load
 from shardwise.job.resolve import resolve
 
 BFLOAT16 = "training.precision.compute=bfloat16"
+NARROW = ["training.model={preset: tiny, position: rotary, rotaryDim: 8, attentionBias: false, latent: {kvRank: 64}}"]
 
 
 @pytest.mark.parametrize(
@@ -20,6 +21,8 @@ BFLOAT16 = "training.precision.compute=bfloat16"
         ([BFLOAT16, "training.model.preset=gptj-6b"], "blockwise", "blockwise", "splash"),
         ([BFLOAT16, "training.mesh.context=4", "training.model.seqLen=1024"], "blockwise", "blockwise", "splash"),
         ([BFLOAT16, "training.mesh.context=4", "training.model.seqLen=128"], "blockwise", "blockwise", "blockwise"),
+        ([BFLOAT16, *NARROW, "training.model.latent.valueSize=16"], "blockwise", "blockwise", "splash"),
+        ([BFLOAT16, *NARROW, "training.model.latent.valueSize=32"], "blockwise", "cudnn", "splash"),
         ([BFLOAT16, "training.model.attention=plain"], "plain", "plain", "plain"),
     ],
 )

@@ -17,7 +17,7 @@ from shardwise.job.overrides import apply_overrides
 from shardwise.job.paths import with_absolute_paths
 from shardwise.job.presets import OPTIMIZERS, PRESETS, padded_vocab_size
 from shardwise.job.resolve import resolve
-from shardwise.job.spec import Duration, Experts, Mesh, TrainingJob, Unit
+from shardwise.job.spec import Duration, Experts, Latent, Mesh, TrainingJob, Unit
 from shardwise.job.topology import MeshShape, mesh_shape, num_devices
 from shardwise.protocol.contract import JOB_FILE
 from shardwise.protocol.errors import JobError
@@ -90,6 +90,7 @@ SOME = (
     "rope_scaling",
     "rotary_pattern",
     "experts",
+    "latent",
     "attention_softcap",
     "logit_softcap",
     "sliding_window",
@@ -121,6 +122,13 @@ def test_a_preset_fills_what_is_left_out_of_its_experts() -> None:
     words = ("training.model.preset=llama3.2-1b", "training.mesh.tensor=1")
     experts = resolve(quickstart(*words, "training.model.experts={count: 4, perToken: 2}")).spec.training.model.experts
     assert experts == Experts(count=4, per_token=2, share_one=True, shared_gate=False, balance=0.01)
+
+
+def test_what_is_left_out_of_latent_attention_is_filled() -> None:
+    """Values are as wide as what no position turns of a key, and queries are made directly."""
+    section = "{preset: llama2-7b, headSize: 192, rotaryDim: 64, latent: {kvRank: 512}}"
+    latent = resolve(quickstart(f"training.model={section}")).spec.training.model.latent
+    assert latent == Latent(kv_rank=512, q_rank=None, value_size=128, norm_epsilon=1e-6)
 
 
 def test_rotary_turns_the_whole_head_unless_told() -> None:

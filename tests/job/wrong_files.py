@@ -15,6 +15,8 @@ PREFERENCES = "preferences: true"
 WHOLE_STATE = "startFrom: {path: a, step: 4, restore: all}"
 TINY = "model: {preset: tiny}, steps: 9, batch: {sequences: 16}, optimizer: {learningRate: 1}"
 ADAPTERS = f"{TINY}, lora: {{rank: 4}}, startFrom: {{path: a, step: 0}}"
+LATENT = "preset: llama2-7b"
+NARROW = "rotaryDim: 64, latent: {kvRank: 64, valueSize: 96}"
 WSD = "training.optimizer.schedule={kind: warmup-stable-decay"
 
 # One override that is wrong by itself, the path that the message names, and fragments of the rest.
@@ -328,6 +330,47 @@ RULES = [
         "training.model={preset: llama2-7b, experts: {perToken: 2}}",
         "spec.training.model.experts",
         ["given no count", "count and perToken", "a preset that has experts"],
+    ),
+    *(
+        (f"training.model={{{LATENT}, {given}}}", f"spec.training.model.{field}", fragments)
+        for given, field, fragments in (
+            ("latent: {kvRank: 64}", "rotaryDim", ["given 128", "less than headSize 128 with latent"]),
+            ("rotaryDim: 64, latent: {qRank: 64}", "latent", ["given no kvRank", "a preset that has latent"]),
+            ("kvHeads: 8, rotaryDim: 64, latent: {kvRank: 64}", "kvHeads", ["given 8", "the 32 heads with latent"]),
+            ("rotaryDim: 64, latent: {kvRank: 64}, attentionOutBias: true", "attentionOutBias", ["false with latent"]),
+            ("rotaryDim: 64, latent: {kvRank: 64}, attentionBias: true", "attentionBias", ["given true", "false with"]),
+            ("rotaryDim: 64, latent: {kvRank: 64}, qkNorm: true", "qkNorm", ["given true", "false with latent"]),
+            (
+                "rotaryDim: 64, latent: {kvRank: 64}, slidingWindow: 9",
+                "slidingWindow",
+                ["no slidingWindow with latent"],
+            ),
+            (
+                "rotaryDim: 64, latent: {kvRank: 64}, rotaryPattern: 2",
+                "rotaryPattern",
+                ["no rotaryPattern with latent"],
+            ),
+        )
+    ),
+    (
+        "training.model={preset: tiny, attentionBias: false, latent: {kvRank: 64, valueSize: 8}}",
+        "spec.training.model.position",
+        ['given "learned"', "rotary with latent"],
+    ),
+    (
+        f"training.model={{{LATENT}, rotaryDim: 64, latent: {{kvRank: 65}}}}",
+        "spec.training.mesh.tensor",
+        ["129 latent.kvRank + rotaryDim over tensor 2"],
+    ),
+    (
+        f"training.model={{{LATENT}, rotaryDim: 64, latent: {{kvRank: 66, qRank: 33}}}}",
+        "spec.training.mesh.tensor",
+        ["33 latent.qRank over tensor 2", "latent.kvRank 66 over data 4 with fsdp", "latent.qRank 33 over data 4"],
+    ),
+    (
+        f"training={{model: {{{LATENT}, {NARROW}, attention: cudnn}}, {HALF}, {REST}}}",
+        "spec.training.model.latent.valueSize",
+        ["96 with headSize 128", "values as wide as headSize with attention: cudnn"],
     ),
     (
         "training.model={preset: mixtral-8x7b, slidingWindowPattern: 2}",

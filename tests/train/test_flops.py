@@ -28,6 +28,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "parallel": {"block": "parallel", "tied_head": False, "head_bias": True},
     "gated": _LLAMA,
     "shared heads": {**_LLAMA, "num_kv_heads": 2},
+    "latent": {**_LLAMA, "head_size": 12, "rotary_dim": 4, "kv_rank": 10, "value_size": 5},
+    "latent, queries too": {**_LLAMA, "head_size": 12, "rotary_dim": 4, "kv_rank": 10, "q_rank": 7, "value_size": 16},
     "one head of keys, wider heads": {**_LLAMA, "num_kv_heads": 1, "head_size": 16},
 }
 
@@ -37,7 +39,7 @@ def test_flops_are_those_of_the_traced_products(kind: str) -> None:
     """A forward pass has a third of them, but for the upper half of the attention, which one block does not skip."""
     # A vocabulary without padding, and positions of one block of attention.
     config = gpt2_config(vocab_size=128, seq_len=64, **KINDS[kind])
-    masked = 2 * config.num_layers * config.num_heads * config.head_size * config.seq_len
+    masked = config.num_layers * config.num_heads * (config.head_size + config.value_size) * config.seq_len
     assert _traced_a_token(config) == flops_per_token(config, training_of()) / 3 + masked
 
 

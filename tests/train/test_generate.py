@@ -57,6 +57,15 @@ MIXTURE: Mapping[str, Any] = {
     "shared_size": 32,
     "shared_gate": True,
 }
+LATENT: Mapping[str, Any] = {
+    "position": "rotary",
+    "attention_bias": False,
+    "head_size": 12,
+    "rotary_dim": 4,
+    "kv_rank": 8,
+    "q_rank": 10,
+    "value_size": 6,
+}
 FAMILIES: Mapping[str, Callable[[], GptConfig]] = {
     "gpt2": lambda: gpt2_config(num_layers=2, scale_by_inverse_layer=True),
     "gptj": lambda: gptj_config(num_layers=2),
@@ -64,6 +73,7 @@ FAMILIES: Mapping[str, Callable[[], GptConfig]] = {
     "olmo2": lambda: gpt2_config(num_layers=2, **OLMO),
     "granite": lambda: gpt2_config(num_layers=2, **GRANITE),
     "smollm3": lambda: gpt2_config(num_layers=3, **SMOLLM),
+    "latent": lambda: gpt2_config(num_layers=2, **LATENT),
     "mixture": lambda: gpt2_config(num_layers=2, **MIXTURE),
 }
 

@@ -12,7 +12,7 @@ import pytest
 from tests.train.conftest import SMALL, run_here, runs_here
 from tests.train.grids import layout_over
 from tests.train.test_experts import MIXTURE
-from tests.train.test_meshes import LLAMA, batch_of
+from tests.train.test_meshes import LATENT, LLAMA, batch_of
 from tests.train.test_origin import folder, losses, params
 
 from shardwise.cli.saved_model import exported_parameters, load_model
@@ -43,7 +43,11 @@ MESHES = {
 }
 
 
-@pytest.mark.parametrize("words", [(), pytest.param(LLAMA, marks=pytest.mark.long)], ids=["gpt2", "llama"])
+@pytest.mark.parametrize(
+    "words",
+    [(), pytest.param(LLAMA, marks=pytest.mark.long), pytest.param(LATENT, marks=pytest.mark.long)],
+    ids=["gpt2", "llama", "latent"],
+)
 def test_losses_do_not_depend_on_the_mesh(make_program: MakeProgram, words: tuple[str, ...]) -> None:
     """Over 10 float32 steps every mesh gives the losses of one device, which fall."""
     words = (*LORA, *words, "batch.sequences=24")
@@ -118,7 +122,7 @@ def test_gradients_of_what_stays_are_not_computed(make_program: MakeProgram) -> 
     assert 0 < text.count(" reduce-scatter(") <= len(split)
 
 
-@pytest.mark.parametrize("words", [(), LLAMA], ids=["gpt2", "llama"])
+@pytest.mark.parametrize("words", [(), LLAMA, LATENT], ids=["gpt2", "llama", "latent"])
 def test_arithmetic_of_adapters_is_that_of_the_trace(make_program: MakeProgram, words: tuple[str, ...]) -> None:
     """The formula counts 4 for a parameter that stays, 6 for one of an adapter, and attention as always.
 
@@ -128,7 +132,7 @@ def test_arithmetic_of_adapters_is_that_of_the_trace(make_program: MakeProgram, 
     program = make_program(*LORA, *words, "model.remat=none", "model.layers=8", num_devices=1)
     config, training = program.config, program.training
     tokens = training.batch.sequences * config.seq_len
-    masked = 6 * config.num_layers * config.num_heads * config.head_size * config.seq_len
+    masked = 3 * config.num_layers * config.num_heads * (config.head_size + config.value_size) * config.seq_len
     counted = traced_flops(trace_step(program), program.layout.mesh.shape) / tokens - masked
     padding = 4 * config.embed_size * (config.Vocab.size - config.vocab_size)
 

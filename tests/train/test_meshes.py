@@ -59,6 +59,15 @@ OLMO = (
     "model.qkNorm=true",
     "model.qkNormOver=all-heads",
 )
+LATENT = (
+    *(word for word in LLAMA if not word.startswith("model.kvHeads")),
+    "model.headSize=12",
+    "model.rotaryDim=4",
+    "model.rotaryPairs=interleaved",
+    "model.latent.kvRank=20",
+    "model.latent.qRank=24",
+    "model.latent.valueSize=6",
+)
 NEOX = (
     "model.block=parallel-two-norms",
     "model.position=rotary",
@@ -102,6 +111,8 @@ MESHES = {
         pytest.param(GRANITE, 1e-5, marks=pytest.mark.long),
         pytest.param(SMOLLM, 1e-5, marks=pytest.mark.long),
         pytest.param(NEOX, 1e-5, marks=pytest.mark.long),
+        (LATENT, 1e-5),
+        pytest.param((*LATENT, "optimizer.name=muon", "optimizer.learningRate=1e-3"), 1e-4, marks=pytest.mark.long),
     ],
     ids=[
         "adamw",
@@ -115,6 +126,8 @@ MESHES = {
         "granite",
         "smollm",
         "neox",
+        "latent",
+        "latent-muon",
     ],
 )
 def test_losses_do_not_depend_on_the_mesh(make_program: MakeProgram, words: tuple[str, ...], tolerance: float) -> None:

@@ -22,6 +22,8 @@ _TURNED = quoted(
     preset for preset, fields in PRESETS.items() if fields.get("position") == "rotary" and "rotary_dim" not in fields
 )
 _TURNED_VALUES = preset_or("self", "rotary_dim", "rotaryDim", "0")
+_TURNED_OR_ALL = preset_or("self", "rotary_dim", "rotaryDim", _HEAD)
+_LATENT_PRESETS = quoted(preset for preset, fields in PRESETS.items() if "latent" in fields)
 _TURNED_IN_PART = quoted(preset for preset, fields in PRESETS.items() if "rotary_dim" in fields)
 _IS_ROTARY = (
     f"has(self.position) ? self.position == 'rotary' && !(self.?preset.orValue('') in {_TURNED_IN_PART}) : "
@@ -132,6 +134,26 @@ MODEL_RULES: tuple[Rule, ...] = (
         f"|| self.?preset.orValue('') in {_SHARED_PRESETS}",
         message="expected shared beside sharedGate, the width of the MLP whose gate it is",
         field=".experts.sharedGate",
+    ),
+    _of_model(
+        holds=f"!has(self.latent) || has(self.latent.kvRank) || self.?preset.orValue('') in {_LATENT_PRESETS}",
+        message="expected kvRank, or a preset that has latent",
+        field=".latent",
+    ),
+    _of_model(
+        holds=f"!has(self.latent) || !{_KNOWN} || {_TURNED_OR_ALL} != {_HEAD}",
+        message="expected less than headSize with latent, which makes the rest of a key",
+        field=".rotaryDim",
+    ),
+    _of_model(
+        holds=f"!has(self.latent) || !{has_size('self', 'heads')} || {_KV_HEADS} == {_HEADS}",
+        message="expected as many as heads with latent; leave it out",
+        field=".kvHeads",
+    ),
+    _of_model(
+        holds="!has(self.latent) || !self.?attentionOutBias.orValue(false)",
+        message="expected false with latent",
+        field=".attentionOutBias",
     ),
     _of_scaling(
         holds="self.kind != 'linear' || !has(self.originalSeqLen)",

@@ -74,6 +74,7 @@ _TABLE: Mapping[str, tuple[str, str]] = {
         "",
     ),
     "spec.training.model.experts": ("count perToken shareOne shared sharedGate balance", ""),
+    "spec.training.model.latent": ("kvRank qRank valueSize normEpsilon", ""),
     "spec.training.model.dropout": ("embed residual attention", ""),
     "spec.training.data": ("tokenizer beginToken endToken attendAcross heldOut leaveOut dedup", "store"),
     "spec.training.data.train.*": ("name weight epochs textField chatTemplate preferences leaveOut", "paths"),

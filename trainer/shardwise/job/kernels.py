@@ -55,6 +55,9 @@ def _of_cudnn(training: Training) -> tuple[str, str, str] | None:
         return "model.attentionSoftcap", str(model.attention_softcap), "none with attention: cudnn"
     if training.precision.compute == "float32":
         return "precision.compute", "float32", "bfloat16 with attention: cudnn"
+    if model.latent is not None and model.latent.value_size != model.head_size:
+        expected = "values as wide as headSize with attention: cudnn"
+        return "model.latent.valueSize", f"{model.latent.value_size} with headSize {model.head_size}", expected
     size = model.head_size or 0
     if size % CUDNN_HEAD_STEP or size > CUDNN_HEAD_MOST:
         expected = f"heads of a multiple of {CUDNN_HEAD_STEP} up to {CUDNN_HEAD_MOST} values with attention: cudnn"

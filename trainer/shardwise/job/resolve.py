@@ -19,7 +19,7 @@ from shardwise.job.presets import (
     ROTARY,
 )
 from shardwise.job.quantity import Duration
-from shardwise.job.spec import Checkpoint, Experts, Mesh, Model, Optimizer, RopeScaling, TrainingJob
+from shardwise.job.spec import Checkpoint, Experts, Latent, Mesh, Model, Optimizer, RopeScaling, TrainingJob
 from shardwise.job.spec.data import Data
 from shardwise.job.spec.training import Lora
 from shardwise.job.topology import inner_ways, mesh_shape
@@ -76,12 +76,20 @@ def _model(model: Model, tokenizer: str) -> Model:
         model = _fill(model, {name: preset[name] for name in ROTARY if name in preset})
         scaling = model.rope_scaling and _rope_scaling(model.rope_scaling, model.seq_len)
         model = _fill(model, {"rotary_dim": model.head_size}).model_copy(update={"rope_scaling": scaling})
+    if model.latent is not None:
+        model = model.model_copy(update={"latent": _latent(model.latent, preset.get("latent"), model)})
     return _fill(model, {"vocab_size": BYTE_VOCAB_SIZE}) if tokenizer == BYTE_TOKENIZER else model
 
 
 def _experts(experts: Experts, of_preset: Experts | None) -> Experts:
     experts = _fill(experts, dict(of_preset or ()))
     return _fill(experts, {"share_one": True, "shared_gate": False, "balance": 0.01})
+
+
+def _latent(latent: Latent, of_preset: Latent | None, model: Model) -> Latent:
+    latent = _fill(latent, dict(of_preset or ()))
+    apart = (model.head_size or 0) - (model.rotary_dim or 0)
+    return _fill(latent, {"norm_epsilon": 1e-6, "value_size": apart if apart > 0 else None})
 
 
 def _rope_scaling(scaling: RopeScaling, seq_len: int | None) -> RopeScaling:

@@ -1,20 +1,43 @@
 """How large a model is, from its sizes alone: parameters, the keys that a token is compared with, and its arithmetic.
 
 Model FLOPs per token = 6 x (parameters in matrices that a token is multiplied with; 4 x those that stay as they are
-beside adapters, which have no gradient) + 12 x heads x head size x (keys that a token sees on average, summed over the
-layers). The 6 is 2 for a multiply and add, times 3 for the forward and the backward pass, and attention has two
-products for each key. Of preferences there is a third more of 6 and 12, for the model as it was. A causal token
-sees half of the positions on average, and within a sliding window the window less what it lacks at the start.
-Recomputation in the backward pass is not counted: this is model, not hardware, utilisation. Formula: Chowdhery et al.,
-"PaLM" (2022), appendix B.
+beside adapters, which have no gradient) + 6 x heads x (head size + value size, mostly the same) x (keys that a token
+sees on average, summed over the layers). The 6 is 2 for a multiply and add, times 3 for the forward and the backward
+pass; attention has a product with each key and one with its value. Of preferences there is a third more of both, for
+the model as it was. A causal token sees half of the positions on average, and within a sliding window the window less
+what it lacks at the start. Recomputation in the backward pass is not counted: this is model, not hardware, utilisation.
+Formula: Chowdhery et al., "PaLM" (2022), appendix B.
 """
+
+from collections.abc import Sequence
 
 from shardwise.job.spec import Model
 from shardwise.job.spec.training import Lora
 
+Products = Sequence[tuple[int, int]]
+"""The products of attention, where they are not the usual ones: what each maps, to how many values."""
+
+
+def latent_products(
+    *, embed: int, heads: int, head_size: int, rotary_dim: int, kv_rank: int, q_rank: int, value_size: int
+) -> Products:
+    """Return the products of latent attention: to and from narrow vectors, and the way out."""
+    queries = heads * head_size
+    of_queries = [(embed, q_rank), (q_rank, queries)] if q_rank else [(embed, queries)]
+    of_heads = (kv_rank, heads * (head_size - rotary_dim + value_size))
+    return (*of_queries, (embed, kv_rank + rotary_dim), of_heads, (heads * value_size, embed))
+
 
 def block_matrix_parameters(
-    *, embed: int, heads: int, kv_heads: int, head_size: int, inside: int, is_gated: bool, routes: int = 0
+    *,
+    embed: int,
+    heads: int,
+    kv_heads: int,
+    head_size: int,
+    inside: int,
+    is_gated: bool,
+    routes: int = 0,
+    products: Products = (),
 ) -> int:
     """Count the parameters in the matrices of one block; no biases and gains.
 
@@ -23,13 +46,25 @@ def block_matrix_parameters(
     where the MLP of all tokens has a gate.
     """
     attention = 2 * embed * head_size * (heads + kv_heads)  # queries and the way out, keys and values
+    if products:
+        attention = sum(ins * outs for ins, outs in products)
     return attention + (3 if is_gated else 2) * embed * inside + routes * embed
 
 
 def block_adapter_parameters(
-    *, rank: int, embed: int, heads: int, kv_heads: int, head_size: int, mlp: int, is_gated: bool
+    *,
+    rank: int,
+    embed: int,
+    heads: int,
+    kv_heads: int,
+    head_size: int,
+    mlp: int,
+    is_gated: bool,
+    products: Products = (),
 ) -> tuple[int, int]:
-    """Count the parameters in the adapters of one block: of factors that map from or to `embed`, and of the others.
+    """Count the parameters in the adapters of one block: of factors that FSDP splits, and of the others.
+
+    FSDP splits those that map from or to `embed`, or from a narrow vector of latent attention.
 
     `mlp` is 0 where MLPs have none. What is one product has one adapter: queries, keys and values of as many heads, or
     else keys and values.
@@ -37,7 +72,11 @@ def block_adapter_parameters(
     values = heads * head_size
     ins, of_ins = (1, 3 * values) if kv_heads == heads else (2, values + 2 * kv_heads * head_size)
     of_mlp = (2 if is_gated else 1) + 1 if mlp else 0
-    return rank * (ins + 1 + of_mlp) * embed, rank * (of_ins + values + of_mlp * mlp)
+    by_fsdp, others = (ins + 1) * embed, of_ins + values
+    if products:
+        *into, (found, _) = products
+        by_fsdp, others = sum(side for side, _ in into) + embed, sum(outs for _, outs in into) + found
+    return rank * (by_fsdp + of_mlp * embed), rank * (others + of_mlp * mlp)
 
 
 def keys_seen_twice(layers: int, seq_len: int, window: int | None, pattern: int | None) -> int:
@@ -61,15 +100,15 @@ def flops_per_token(
 
     Args:
         matrix_parameters: in all matrices that it is multiplied with.
-        values: heads x head size.
+        values: heads x (head size + value size), as `attention_values` returns it.
         seen_twice: as `keys_seen_twice` returns it.
         adapters: parameters of those that are trained in place of the matrices, or None.
         has_reference: whether the model as it was goes forward too.
 
     """
     products = 6 * matrix_parameters if adapters is None else 4 * matrix_parameters + 6 * adapters
-    forward = 2 * (matrix_parameters + values * seen_twice) if has_reference else 0
-    return products + 6 * values * seen_twice + forward
+    forward = 2 * matrix_parameters + values * seen_twice if has_reference else 0
+    return products + 3 * values * seen_twice + forward
 
 
 def block_matrices(model: Model, *, of_a_token: bool = False) -> int:
@@ -85,6 +124,7 @@ def block_matrices(model: Model, *, of_a_token: bool = False) -> int:
         inside=inside_of_a_token(model) if of_a_token else of_all,
         is_gated=is_gated(model),
         routes=(experts.count or 0) + bool(experts.shared_gate) if experts else 0,
+        products=_products(model),
     )
 
 
@@ -104,6 +144,7 @@ def block_adapters(model: Model, lora: Lora) -> tuple[int, int]:
         head_size=head_size,
         mlp=mlp if lora.mlp else 0,
         is_gated=is_gated(model),
+        products=_products(model),
     )
 
 
@@ -114,9 +155,25 @@ def inside_of_a_token(model: Model) -> int:
 
 
 def values_of_heads(model: Model) -> tuple[int, int]:
-    """Return the values of all heads of a token's query in a resolved model, and of its key."""
+    """Return the values of all heads of a token's query in a resolved model, and of its key or its value.
+
+    If these are not as wide, that is their mean.
+    """
     _, heads, kv_heads, head_size, _ = _of_block(model)
-    return heads * head_size, kv_heads * head_size
+    return heads * head_size, kv_heads * (head_size + _value_size(model)) // 2
+
+
+def narrow_share(model: Model) -> float:
+    """Return how wide the narrow vectors of latent attention are together, in parts of the stream; 0 without it."""
+    latent = model.latent
+    wide = (latent.kv_rank or 0) + (model.rotary_dim or 0) + (latent.q_rank or 0) if latent else 0
+    return wide / (model.embed or 1)
+
+
+def attention_values(model: Model) -> int:
+    """Return the values of all heads that a key costs a token: of the product with it, and of that with its value."""
+    _, heads, _, head_size, _ = _of_block(model)
+    return heads * (head_size + _value_size(model))
 
 
 def is_gated(model: Model) -> bool:
@@ -134,6 +191,7 @@ def num_parameters(model: Model, vocab_size: int) -> int:
     block = block_matrices(model) + norms * norm * embed
     of_qk = heads + kv_heads if model.qk_norm_over == "all-heads" else 2
     block += norm * head_size * of_qk if model.qk_norm else 0
+    block += norm * ((model.latent.kv_rank or 0) + (model.latent.q_rank or 0)) if model.latent else 0
     block += head_size * (heads + 2 * kv_heads) if model.attention_bias else 0
     block += embed if model.attention_out_bias else 0
     block += ups * mlp + embed if model.mlp_bias else 0
@@ -146,6 +204,27 @@ def num_parameters_of_a_token(model: Model, vocab_size: int) -> int:
     """Return those that one token goes through: of a mixture's experts the few that it picks."""
     others = block_matrices(model) - block_matrices(model, of_a_token=True)
     return num_parameters(model, vocab_size) - (model.layers or 0) * others
+
+
+def _value_size(model: Model) -> int:
+    return (model.latent.value_size if model.latent else model.head_size) or 0
+
+
+def _products(model: Model) -> Products:
+    """Return the products of a resolved model's attention, if they are not the usual ones."""
+    embed, heads, _, head_size, _ = _of_block(model)
+    latent = model.latent
+    if latent is None:
+        return ()
+    return latent_products(
+        embed=embed,
+        heads=heads,
+        head_size=head_size,
+        rotary_dim=model.rotary_dim or 0,
+        kv_rank=latent.kv_rank or 0,
+        q_rank=latent.q_rank or 0,
+        value_size=_value_size(model),
+    )
 
 
 def _of_block(model: Model) -> tuple[int, int, int, int, int]:

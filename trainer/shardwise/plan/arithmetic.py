@@ -10,7 +10,8 @@ Bytes are those on the wire of one device in one step, counted as for a ring: se
               where experts are split over part of data, only what that leaves of them moves over the rest, and tokens
               are gathered, forward, and backward with their gradients, and sums are scattered
     tensor    each of a block's two branches gathers its input and scatters its sum, forward and backward; a layer that
-              is computed again does so for its inputs again, and for the sum that the second branch starts from
+              is computed again does so for its inputs again, and for the sum that the second branch starts from; the
+              narrow vectors of latent attention are gathered too, and their gradients scattered
     pipeline  each microbatch is handed to the next stage in each round, forward and back; a stage's part of it all is a
               share of the layers and, of what is no layer, of the microbatches; the latter's gradients are summed once
     replica   the gradients of a replica, in float32, are summed once
@@ -23,6 +24,7 @@ from collections.abc import Iterator, Mapping
 
 import jax.numpy as jnp
 
+from shardwise.train.axes import SPLIT_BY_FSDP
 from shardwise.train.lora import is_adapter
 from shardwise.train.memory import local_bytes
 from shardwise.train.mesh import DATA, EXPERT
@@ -67,6 +69,11 @@ def stream_moves(layers: int, block: str | None, remat: str, *, split: bool = Tr
     return layers * (4 * branches + again) + ends + reference
 
 
+def latent_moves(layers: int, remat: str, *, has_reference: bool = False) -> int:
+    """Return how often the narrow vectors of latent attention move over tensor, of all layers."""
+    return layers * (2 + (remat != "none") + has_reference)
+
+
 def _weights(program: Program) -> Iterator[tuple[float, int]]:
     """Yield the bytes that each weight moves over data, if over infinitely many devices, and over how many it does."""
     layout, parts = program.layout, program.training.batch.microbatches
@@ -81,7 +88,7 @@ def _weights(program: Program) -> Iterator[tuple[float, int]]:
         gathers = (2 + (program.training.has_reference and is_there_once)) if in_block else 1
         there, back = (compute, wire) if is_matrix else (_FLOAT32, _FLOAT32)
         ways = mesh[DATA[0]] * mesh[DATA[1]] // experts
-        if layout.fsdp and "embed" in names:
+        if layout.fsdp and {*names} & {*SPLIT_BY_FSDP}:
             yield size * parts * (gathers * there + is_trained * back), ways
         else:
             yield 2 * size * parts * is_trained * back, ways
@@ -113,7 +120,8 @@ def _over_context(program: Program) -> float:
     first transfer with it.
     """
     config, layout = program.config, program.layout
-    values = 2 * _rows(program) * config.seq_len * config.num_kv_heads * config.head_size // layout.mesh.shape["tensor"]
+    heads = config.num_kv_heads // layout.mesh.shape["tensor"]
+    values = _rows(program) * config.seq_len * heads * (config.head_size + config.value_size)
     passes = (1.0 if config.remat == "none" else 2.0) + program.training.has_reference
     if layout.context_strategy == "ring":
         passes += 1 if config.remat == "none" else 1 - 1 / (layout.context - 1)
@@ -133,8 +141,10 @@ def _over_tensor(program: Program) -> float:
     config, layout = program.config, program.layout
     split = layout.splits_positions(config.seq_len)
     has_reference = program.training.has_reference
+    narrow = (config.KvDown.size + config.q_rank) / config.embed_size if config.is_latent else 0.0
     moves = stream_moves(config.num_layers, config.block, config.remat, split=split, has_reference=has_reference)
-    return _stream_bytes(program) * moves / layout.stages
+    more = latent_moves(config.num_layers, config.remat, has_reference=has_reference) * narrow
+    return _stream_bytes(program) * (moves + more) / layout.stages
 
 
 def _stream_bytes(program: Program) -> int:

@@ -9,18 +9,20 @@ from shardwise.job.accelerators import accelerator_of
 from shardwise.job.presets import padded_vocab_size, published_vocab_size
 from shardwise.job.sizes import (
     adapter_parameters,
+    attention_values,
     block_adapters,
     block_matrices,
     flops_per_token,
     inside_of_a_token,
     is_gated,
     keys_seen_twice,
+    narrow_share,
     values_of_heads,
 )
 from shardwise.job.spec import Model, Training, TrainingJob
 from shardwise.job.spec.accelerator import AcceleratorSpec
 from shardwise.job.topology import MeshShape, mesh_shape, topology_of
-from shardwise.plan.arithmetic import stream_moves
+from shardwise.plan.arithmetic import latent_moves, stream_moves
 from shardwise.plan.roofline import network_of
 from shardwise.train.optimizer import state_bytes_of_a_weight
 from shardwise.train.pipeline import Schedule
@@ -45,7 +47,8 @@ class _Sizes(NamedTuple):
     """What both estimates count with: dimensions, weights of a block and of the tables, bytes of a computed value.
 
     `seen` is twice the keys that a token sees on average, summed over the layers; `heads` and `kv_heads` are the values
-    of all of them. `apart` is the part of a block that is experts, if these are split over devices.
+    of all of them, of queries and of keys or values. `apart` is the part of a block that is experts, if these are split
+    over devices.
     """
 
     shape: MeshShape
@@ -177,7 +180,7 @@ def _seconds(training: Training, of: _Sizes, spec: AcceleratorSpec, links: _Link
     adapters = adapter_parameters(model, training.lora)
     one = flops_per_token(
         matrix_parameters=matrices,
-        values=of.heads,
+        values=attention_values(model),
         seen_twice=of.seen,
         adapters=adapters,
         has_reference=training.has_reference,
@@ -195,7 +198,8 @@ def _seconds(training: Training, of: _Sizes, spec: AcceleratorSpec, links: _Link
     first = weights * (outer - 1) / outer / inner if training.mesh.fsdp else 0.0
     moves = stream_moves(of.layers, model.block, model.remat, has_reference=training.has_reference)
     stream = _tokens_at_once(training, of) * microbatches * of.embed * of.width
-    over_tensor = stream / shape.pipeline * moves * (shape.tensor - 1) / shape.tensor
+    moved = moves + latent_moves(of.layers, model.remat, has_reference=training.has_reference) * narrow_share(model)
+    over_tensor = stream / shape.pipeline * moved * (shape.tensor - 1) / shape.tensor
     to_experts = of.layers * stream / shape.pipeline * (shape.data_inner - 1) if of.apart else 0.0
     keys = _tokens_at_once(training, of) * shape.context * microbatches * 2 * of.kv_heads / shape.tensor * of.width
     is_ring, on_gpu = training.mesh.context_strategy == "ring", spec.platform == "gpu"

@@ -16,7 +16,8 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from shardwise.train.config import GptConfig
 from shardwise.train.flops import keys_seen_twice
 
-_FORWARD_PRODUCTS, _BACKWARD_PRODUCTS = 2, 5
+# Of which so many are as wide as keys, and so many as wide as values.
+_FORWARD_PRODUCTS, _BACKWARD_PRODUCTS = (1, 1), (3, 2)
 _KERNELS = ("pallas_call", "dot_product_attention_fwd_wrapper", "dot_product_attention_bwd_wrapper")
 
 
@@ -48,11 +49,11 @@ def kernel_flops(config: GptConfig, tokens: int, *, has_reference: bool = False)
     """
     if config.attention not in ("splash", "cudnn"):
         return 0
-    one = (
-        keys_seen_twice(config) * config.num_heads * config.head_size
-    )  # of a token and a product, in all layers: 2 x half of the keys
-    forwards = _FORWARD_PRODUCTS * ((1 if config.remat == "none" else 2) + has_reference)
-    return tokens * one * (forwards + _BACKWARD_PRODUCTS)
+    forwards = (1 if config.remat == "none" else 2) + has_reference
+    widths = (config.head_size, config.value_size)
+    products = zip(_FORWARD_PRODUCTS, _BACKWARD_PRODUCTS, widths, strict=True)
+    wide = sum((forwards * forward + backward) * width for forward, backward, width in products)
+    return tokens * keys_seen_twice(config) * config.num_heads * wide  # in all layers: 2 x half of the keys
 
 
 def _equations(jaxpr: core.Jaxpr, times: int, mesh: Mapping[str, int]) -> Iterator[tuple[Any, int]]:

@@ -57,13 +57,13 @@ def attend(q: Array, k: Array, v: Array, segments: Array | None, *, kernel: Kern
     Args:
         q: [batch, heads, position, head_size], already scaled.
         k: [batch, kv_heads, position, head_size]; each of its heads is for heads / kv_heads neighbouring ones of q.
-        v: the same shape as k.
+        v: [batch, kv_heads, position, value_size], mostly as wide as k; cuDNN takes no other.
         segments: int32 [batch, position] or None; a query sees only keys of its own segment.
         kernel: which implementation.
         scores: the window, and the bound of scores.
 
     Returns:
-        [batch, heads, position, head_size] in the inputs' dtype.
+        [batch, heads, position, value_size] in the inputs' dtype.
 
     """
     match kernel:

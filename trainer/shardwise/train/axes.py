@@ -19,8 +19,10 @@ Axes = str | tuple[str, ...]
 Table = Mapping[str, Axes]
 """Axis name -> mesh axes; a name that is not there is not split."""
 
-_TENSOR = dict.fromkeys(("heads", "kv_heads", "mlp", "shared", "vocab"), "tensor")
-PARAMETERS: Table = MappingProxyType({**_TENSOR, "embed": DATA})
+_TENSOR = dict.fromkeys(("heads", "kv_heads", "mlp", "shared", "vocab", "kv_down", "q_down"), "tensor")
+SPLIT_BY_FSDP = ("embed", "kv_latent", "q_latent")
+"""What FSDP splits: the stream, of which nearly every weight has a side, and the narrow vectors of latent attention."""
+PARAMETERS: Table = MappingProxyType({**_TENSOR, **dict.fromkeys(SPLIT_BY_FSDP, DATA)})
 COMPUTE: Table = MappingProxyType({"batch": DATA, **_TENSOR})
 STREAM: Table = MappingProxyType({"batch": DATA, "position": "tensor"})
 # The same where `context` is used: it splits positions everywhere, and weights, which its devices would hold alike.
@@ -32,9 +34,9 @@ STAGES: Table = MappingProxyType({"layers": "pipeline"})
 
 def parameters_table(*, fsdp: bool, is_long: bool, in_stages: bool, splits_experts: bool) -> Table:
     """Return the table of parameters; see the fields of `mesh` in a job file."""
-    table = {**PARAMETERS, "embed": FSDP if is_long else DATA}
+    table = {**PARAMETERS, **dict.fromkeys(SPLIT_BY_FSDP, FSDP if is_long else DATA)}
     if not fsdp:
-        del table["embed"]
+        table = {name: axes for name, axes in table.items() if name not in SPLIT_BY_FSDP}
     if in_stages:
         table |= STAGES
     if splits_experts:

@@ -23,6 +23,7 @@ from shardwise.train.config import GptConfig
 from shardwise.train.dropout import Dropout, Place
 from shardwise.train.experts import FeedForward, feed_forward
 from shardwise.train.factors import times
+from shardwise.train.latent_attention import LatentAttention, attention_of
 from shardwise.train.layout import Layout
 from shardwise.train.norm import Norm, normed
 from shardwise.train.self_attention import Attention
@@ -36,7 +37,7 @@ class Block(eqx.Module):
     kind: str = eqx.field(static=True)
     residual_factor: float = eqx.field(static=True)
     norm: Norm | None
-    attention: Attention
+    attention: Attention | LatentAttention
     attention_post_norm: Norm | None
     mlp_norm: Norm | None
     mlp: FeedForward
@@ -51,7 +52,7 @@ class Block(eqx.Module):
             config.block,
             config.residual_factor,
             Norm.init(config, config.Embed) if config.pre_norm else None,
-            Attention.init(config, key=attention_key),
+            attention_of(config, key=attention_key),
             Norm.init(config, config.Embed) if config.post_norm else None,
             Norm.init(config, config.Embed) if has_two else None,
             feed_forward(config, key=mlp_key),

@@ -5,12 +5,12 @@ It knows nothing of meshes: `train/layout.py` maps its axes to them.
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from haliax import AxisSpec
 
 from shardwise.job.kernels import Kernel, kernel_of
-from shardwise.job.spec import RopeScaling, Training
+from shardwise.job.spec import Latent, RopeScaling, Training
 from shardwise.train.model_axes import ModelAxes
 
 T = TypeVar("T")
@@ -31,7 +31,6 @@ class GptConfig(ModelAxes):
     qk_norm_over: Literal["head", "all-heads"] = "head"
     activation: Literal["gelu", "gelu-exact", "swiglu", "geglu"] = "gelu"
     position: Literal["learned", "rotary"] = "learned"
-    rotary_dim: int = 0
     rotary_pairs: Literal["interleaved", "half"] = "interleaved"
     rope_theta: float = 10_000.0
     local_rope_theta: float | None = None
@@ -57,6 +56,7 @@ class GptConfig(ModelAxes):
     logit_divisor: float = 1.0
     scale_by_inverse_layer: bool = False
     norm_epsilon: float = 1e-5
+    latent_epsilon: float = 1e-6
     init_std: float = 0.02
     embed_dropout: float = 0.0
     residual_dropout: float = 0.0
@@ -71,6 +71,7 @@ class GptConfig(ModelAxes):
             "num_kv_heads": self.num_heads,
             "attention_out_bias": self.attention_bias,
             "query_pre_attn_scalar": float(self.head_size),
+            "value_size": self.head_size,
         }
         for name, value in follow.items():
             if getattr(self, name) is None:
@@ -114,6 +115,7 @@ class GptConfig(ModelAxes):
             shared_size=(model.experts.shared or 0) if model.experts else 0,
             shared_gate=_filled(model.experts.shared_gate) if model.experts else False,
             balance=_filled(model.experts.balance) if model.experts else 0.0,
+            **_of_latent(model.latent),
             query_pre_attn_scalar=_filled(model.query_pre_attn_scalar),
             attention_softcap=model.attention_softcap,
             logit_softcap=model.logit_softcap,
@@ -167,9 +169,26 @@ class GptConfig(ModelAxes):
         return self.num_kv_heads != self.num_heads
 
     @property
+    def is_latent(self) -> bool:
+        """Whether keys and values are made of one narrow vector for each token."""
+        return self.kv_rank > 0
+
+    @property
     def is_gated(self) -> bool:
         """Whether the MLP multiplies its activation by a second product."""
         return self.activation in ("swiglu", "geglu")
+
+
+def _of_latent(latent: Latent | None) -> dict[str, Any]:
+    """Return the fields of latent attention, if there is any."""
+    if latent is None:
+        return {}
+    return {
+        "kv_rank": _filled(latent.kv_rank),
+        "q_rank": latent.q_rank or 0,
+        "value_size": _filled(latent.value_size),
+        "latent_epsilon": _filled(latent.norm_epsilon),
+    }
 
 
 def _filled(value: T | None) -> T:

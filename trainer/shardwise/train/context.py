@@ -49,13 +49,13 @@ def attend_over_context(
     Args:
         q: [batch, heads, position, head_size], already scaled; positions over context.
         k: [batch, kv_heads, position, head_size], likewise.
-        v: the same shape as k.
+        v: [batch, kv_heads, position, value_size], likewise.
         segments: int32 [batch, position] or None, likewise.
         how: the kernel, and what becomes of the scores.
         strategy: how keys and values travel.
 
     Returns:
-        [batch, heads, position, head_size] in the inputs' dtype, likewise.
+        [batch, heads, position, value_size] in the inputs' dtype, likewise.
 
     """
     kernel, scores, wire = how.kernel, how.scores, how.wire

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from shardwise.train.scores import MASKED, step_of_softmax, visible
-from shardwise.train.tiles import block_gradients
+from shardwise.train.tiles import block_gradients, out_shape
 
 Array = jax.Array
 _Both = tuple[Array, Array]
@@ -57,7 +57,7 @@ def attend_blockwise(q: Array, whole: Sequence, softcap: float | None, block: in
 def _attend_pair(
     row: int, rows: int, softcap: float | None, first: Array, second: Array, whole: Sequence
 ) -> tuple[Array, Array]:
-    """Attend from this row of blocks, out of so many, of both chunks: [batch, heads, block, head_size] each."""
+    """Attend from this row of blocks, out of so many, of both chunks: [batch, heads, block, value_size] each."""
     return _pair_forward(row, rows, softcap, first, second, whole)[0]
 
 
@@ -68,11 +68,11 @@ def _pair_forward(
         state, done = carry
         here = _visit(row, rows, step, first.shape[2], whole)
         q = here.pick(first, second)
-        fresh = jax.tree.map(lambda old, new: jnp.where(here.begins, new, old), state, _empty(q))
+        fresh = jax.tree.map(lambda old, new: jnp.where(here.begins, new, old), state, _empty(q, whole))
         state = step_of_softmax(fresh, q, here.keys, here.values, here.seen, softcap)
         return (state, jax.tree.map(lambda new, old: jnp.where(here.ends, new, old), state, done)), None
 
-    begin = (_empty(first), _empty(first))
+    begin = (_empty(first, whole), _empty(first, whole))
     states = jax.lax.scan(visit, begin, jnp.arange(_num_visits(row, rows)))[0]
     of_second, of_first = states  # whose visits come last
     one, other = ((out / total).astype(first.dtype) for _, total, out in (of_first, of_second))
@@ -152,7 +152,7 @@ def _visit(row: int, rows: int, step: Array, block: int, whole: Sequence) -> _Vi
     return _Visit(in_front, turn == 0, step == front, to * block, keys, values, seen)
 
 
-def _empty(q: Array) -> tuple[Array, Array, Array]:
+def _empty(q: Array, whole: Sequence) -> tuple[Array, Array, Array]:
     """Return the maximum, the sum and the output of no keys yet."""
     one = (*q.shape[:3], 1)
-    return jnp.full(one, MASKED), jnp.zeros(one), jnp.zeros(q.shape)
+    return jnp.full(one, MASKED), jnp.zeros(one), jnp.zeros(out_shape(q, whole.values))

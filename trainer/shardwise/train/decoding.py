@@ -203,8 +203,11 @@ def num_slots(program: Program) -> int:
 def caches_of(program: Program, num_rows: int, num_positions: int | None = None) -> tuple[Cache, ...]:
     """Return the shapes and dtype of caches, of `num_slots` positions or of so many."""
     config, length = program.config, num_positions or num_slots(program)
-    part = Abstract((num_rows, config.num_kv_heads, length, config.head_size), program.layout.dtype)
-    return (Cache(part, part),) * config.num_layers  # type: ignore[arg-type]  # abstract
+    keys, values = (
+        Abstract((num_rows, config.num_kv_heads, length, size), program.layout.dtype)
+        for size in (config.head_size, config.value_size)
+    )
+    return (Cache(keys, values),) * config.num_layers  # type: ignore[arg-type]  # abstract
 
 
 def _batch_sharding(program: Program, layout: Layout) -> Batch:

@@ -40,15 +40,31 @@ def num_matrix_parameters(config: GptConfig) -> int:
         inside=(config.experts_per_token or 1) * config.mlp_size + config.shared_size,
         is_gated=config.is_gated,
         routes=config.num_experts + config.shared_gate,
+        products=_products(config),
     )
     return config.num_layers * block + config.vocab_size * config.embed_size
+
+
+def _products(config: GptConfig) -> sizes.Products:
+    """Return the products of attention, if they are not the usual ones."""
+    if not config.is_latent:
+        return ()
+    return sizes.latent_products(
+        embed=config.embed_size,
+        heads=config.num_heads,
+        head_size=config.head_size,
+        rotary_dim=config.rotary_dim,
+        kv_rank=config.kv_rank,
+        q_rank=config.q_rank,
+        value_size=config.value_size,
+    )
 
 
 def flops_per_token(config: GptConfig, training: Training) -> int:
     """Return the model FLOPs of one token of a resolved job, forward and backward."""
     return sizes.flops_per_token(
         matrix_parameters=num_matrix_parameters(config),
-        values=config.num_heads * config.head_size,
+        values=config.num_heads * (config.head_size + config.value_size),
         seen_twice=keys_seen_twice(config),
         adapters=sizes.adapter_parameters(training.model, training.lora),
         has_reference=training.has_reference,

@@ -24,7 +24,17 @@ from jax.typing import DTypeLike
 
 from shardwise.job.spec import Training
 from shardwise.job.spec.training import ContextStrategy
-from shardwise.train.axes import COMPUTE, LONG_COMPUTE, LONG_STREAM, STAGES, STREAM, Table, parameters_table, partition
+from shardwise.train.axes import (
+    COMPUTE,
+    LONG_COMPUTE,
+    LONG_STREAM,
+    SPLIT_BY_FSDP,
+    STAGES,
+    STREAM,
+    Table,
+    parameters_table,
+    partition,
+)
 from shardwise.train.eight_bits import Format
 from shardwise.train.fsdp import Placement, whole
 from shardwise.train.mesh import DATA, EXPERT, FSDP, MESH_AXES, device_grid
@@ -181,7 +191,7 @@ class Layout:
         return Placement(
             stored=self.spec(names, self.parameters),
             whole=self.spec(names, table),  # a table of positions is whole over context
-            split=next((i for i, name in enumerate(names) if name == "embed" and self.fsdp), None),
+            split=next((i for i, name in enumerate(names) if name in SPLIT_BY_FSDP and self.fsdp), None),
             over=tuple(axis for axis in over if axis != taken),
             compute=jnp.dtype(dtype),
             wire=self.wire,

@@ -62,7 +62,7 @@ def factors_of(path: str) -> tuple[str, str]:
 
 def dtype_of_base(axes: tuple[str, ...], compute: jnp.dtype) -> jnp.dtype:
     """Return the dtype in which a weight that is not trained is kept: that which it is computed with."""
-    in_compute = "embed" in axes and is_matrix(axes) and not {*axes} & {*_IN_FLOAT32}
+    in_compute = RANK not in axes and is_matrix(axes) and not {*axes} & {*_IN_FLOAT32}
     return compute if in_compute else jnp.dtype(jnp.float32)
 
 

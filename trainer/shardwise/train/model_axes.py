@@ -25,6 +25,10 @@ class ModelAxes:
     head_size: int = field(default=None)  # type: ignore[assignment]  # there too: embed over heads
     num_experts: int = 0
     shared_size: int = 0
+    rotary_dim: int = 0
+    kv_rank: int = 0
+    q_rank: int = 0
+    value_size: int = field(default=None)  # type: ignore[assignment]  # there too: the head size
 
     @property
     def Layers(self) -> Axis:
@@ -50,6 +54,36 @@ class ModelAxes:
     def HeadSize(self) -> Axis:
         """One head's features."""
         return Axis("head_size", self.head_size)
+
+    @property
+    def ValueSize(self) -> Axis:
+        """One head's features of a value, where latent attention has them of a size of their own."""
+        return Axis("value_size", self.value_size)
+
+    @property
+    def KvDown(self) -> Axis:
+        """What latent attention makes of a token for keys and values: the narrow vector, and the key that is turned."""
+        return Axis("kv_down", self.kv_rank + self.rotary_dim)
+
+    @property
+    def KvLatent(self) -> Axis:
+        """The narrow vector of keys and values, normed, as all heads read it."""
+        return Axis("kv_latent", self.kv_rank)
+
+    @property
+    def KeyValue(self) -> Axis:
+        """What one head reads there: its key but for the part that is turned, and its value, in this order."""
+        return Axis("key_value", self.head_size - self.rotary_dim + self.value_size)
+
+    @property
+    def QDown(self) -> Axis:
+        """The narrow vector of queries, as it is made of a token."""
+        return Axis("q_down", self.q_rank)
+
+    @property
+    def QLatent(self) -> Axis:
+        """The same, normed, as all heads read it."""
+        return Axis("q_latent", self.q_rank)
 
     @property
     def Qkv(self) -> Axis:

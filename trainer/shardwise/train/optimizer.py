@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import optax
 
 from shardwise.job.spec import Optimizer, Schedule
+from shardwise.train.axes import SPLIT_BY_FSDP
 from shardwise.train.groups import groups_of, scaled
 
 Names = Mapping[str, tuple[str, ...]]
@@ -191,8 +192,12 @@ def scale_by_lion(b1: float, b2: float, epsilon: float) -> optax.GradientTransfo
 
 
 def is_matrix(axes: tuple[str, ...]) -> bool:
-    """Return whether weight decay applies: to weights, which map embed or a rank to another axis, not to biases."""
-    return "rank" in axes or ("embed" in axes and any(axis not in (*_STACKED, "embed") for axis in axes))
+    """Return whether weight decay applies: to weights, not to biases.
+
+    They map embed, a narrow vector or a rank to another axis.
+    """
+    sides = (*_STACKED, *SPLIT_BY_FSDP)
+    return "rank" in axes or (_input(axes) is not None and any(axis not in sides for axis in axes))
 
 
 def muon_dimensions(axes: tuple[str, ...]) -> optax.contrib.MuonDimensionNumbers | None:
@@ -204,8 +209,18 @@ def muon_dimensions(axes: tuple[str, ...]) -> optax.contrib.MuonDimensionNumbers
     """
     if not is_matrix(axes) or any(axis in _LOOKED_UP for axis in axes):
         return None
-    features = tuple(i for i, axis in enumerate(axes) if axis not in (*_STACKED, "embed"))
-    return optax.contrib.MuonDimensionNumbers(reduction_axis=(axes.index("embed"),), output_axis=features)
+    side = _input(axes)
+    assert side is not None
+    features = tuple(i for i, axis in enumerate(axes) if axis not in (*_STACKED, side))
+    return optax.contrib.MuonDimensionNumbers(reduction_axis=(axes.index(side),), output_axis=features)
+
+
+def _input(axes: tuple[str, ...]) -> str | None:
+    """Return the axis that all of a block's weights map to or from: the stream, or a narrow vector that is made of it.
+
+    None: this is no weight.
+    """
+    return next((axis for axis in axes if axis in SPLIT_BY_FSDP), None)
 
 
 def state_bytes_of_a_weight(settings: Optimizer, params: str) -> int:

@@ -57,16 +57,16 @@ def attend_in_ring(how: How, in_window: Array | None, q: Array, k: Array, v: Arr
         in_window: bool: whether this layer has the window; None: it has.
         q: [batch, heads, position, head_size], of the device's two chunks, already scaled.
         k: [batch, kv_heads, position, head_size], likewise.
-        v: the same shape as k.
+        v: [batch, kv_heads, position, value_size], likewise.
         segments: int32 [batch, position] or None, likewise.
 
     Returns:
-        [batch, heads, position, head_size] in the inputs' dtype.
+        [batch, heads, position, value_size] in the inputs' dtype.
 
     """
     rows = None if segments is None else _halved(segments, 1)
     out = _attend(how, in_window, _halved(q, 2), Part(_halved(k, 2), _halved(v, 2), rows))
-    return out.reshape(q.shape)
+    return out.reshape(tiles.out_shape(q, v))
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -88,7 +88,7 @@ def _forward(how: How, in_window: Array | None, q: Array, own: Part) -> tuple[Ar
             found = _if_in_reach(how, in_window, tile, seen, found)
         return found
 
-    nothing = Found(jnp.zeros(q.shape, jnp.float32), jnp.full((*q.shape[:-1], 1), MASKED))
+    nothing = Found(jnp.zeros(tiles.out_shape(q, own.values), jnp.float32), jnp.full((*q.shape[:-1], 1), MASKED))
     found: Found = _around(visit, nothing, own, apart=1)
     out = found.out.astype(q.dtype)
     return out, (in_window, q, own, Found(out, found.log_sum))

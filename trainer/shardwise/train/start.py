@@ -127,6 +127,8 @@ def _check_vocabulary(config: GptConfig, tokenizer_size: int, training: Training
             config.num_kv_heads,
             config.mlp_size,
             config.shared_size,
+            config.KvDown.size if config.is_latent else 0,
+            config.q_rank,
             config.Vocab.size,
             num_devices,
         )

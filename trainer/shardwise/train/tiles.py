@@ -41,6 +41,7 @@ class Tile(NamedTuple):
     k: Array
     """[batch, kv_heads, chunk, head_size]"""
     v: Array
+    """[batch, kv_heads, chunk, value_size]"""
     of_queries: Array | None
     """int32 [batch, chunk]: their segments."""
     of_keys: Array | None
@@ -54,7 +55,7 @@ class Found(NamedTuple):
     """What queries have found among some keys."""
 
     out: Array
-    """[batch, heads, chunk, head_size]: the values by the softmax over these keys."""
+    """[batch, heads, chunk, value_size]: the values by the softmax over these keys."""
     log_sum: Array
     """float32 [batch, heads, chunk, 1]: of the exponentials of their scores; `MASKED` or so where they see none."""
 
@@ -72,9 +73,14 @@ def attend_tile(how: How, in_window: Array | None, tile: Tile) -> Found:
         return jax.tree.map(lambda x, of_row: _put(x, of_row, row), state, new), None
 
     one = (*tile.q.shape[:3], 1)
-    none = (jnp.full(one, MASKED), jnp.zeros(one), jnp.zeros(tile.q.shape))
+    none = (jnp.full(one, MASKED), jnp.zeros(one), jnp.zeros(out_shape(tile.q, tile.v)))
     (top, total, out), _ = jax.lax.scan(visit, none, _visits(how, in_window, tile, block))
     return Found(out / total, top + jnp.log(total))
+
+
+def out_shape(q: Array, v: Array) -> tuple[int, ...]:
+    """Return the shape of what queries find: a head's values need not be as wide as its keys."""
+    return (*q.shape[:-1], v.shape[-1])
 
 
 def tile_gradients(

@@ -67,6 +67,19 @@ CONFLICTS = (
         )
         for name in ("rotaryDim", "rotaryPairs", "ropeTheta", "localRopeTheta", "ropeScaling")
     ),
+    *(
+        Conflict(
+            facts=(fact, Fact("training.model.latent", "set")),
+            expected=f"{expected} with latent",
+        )
+        for fact, expected in (
+            (Fact("training.model.position", "==", "learned"), "rotary"),
+            (Fact("training.model.attentionBias", "==", True), "false"),
+            (Fact("training.model.qkNorm", "==", True), "false"),
+            (Fact("training.model.slidingWindow", "set"), "no slidingWindow"),
+            (Fact("training.model.rotaryPattern", "set"), "no rotaryPattern"),
+        )
+    ),
     Conflict(
         facts=(Fact("training.model.headBias", "==", True), Fact("training.model.tiedHead", "==", True)),
         expected="false with tiedHead: true",

@@ -204,13 +204,28 @@ def _uneven(job: TrainingJob, tensor: int, data: int, context: int) -> list[str]
     vocab = None if model.vocab_size is None else padded_vocab_size(model.vocab_size)
     kv_heads = None if model.kv_heads == model.heads else model.kv_heads
     shared = model.experts.shared if model.experts else None
-    sizes = {"heads": model.heads, "kvHeads": kv_heads, "mlp": model.mlp, "shared": shared, "vocabulary rows": vocab}
+    latent = model.latent
+    kv_rank, q_rank = (latent.kv_rank, latent.q_rank) if latent else (None, None)
+    sizes = {
+        "heads": model.heads,
+        "kvHeads": kv_heads,
+        "mlp": model.mlp,
+        "shared": shared,
+        "latent.kvRank + rotaryDim": None if kv_rank is None else kv_rank + (model.rotary_dim or 0),
+        "latent.qRank": q_rank,
+        "vocabulary rows": vocab,
+    }
     parts = [
         f"{size} {name} over tensor {tensor}" for name, size in sizes.items() if size is not None and size % tensor
     ]
-    if job.spec.training.mesh.fsdp and model.embed is not None and model.embed % (data * context):
+    if job.spec.training.mesh.fsdp:
         and_context = f" x context {context}" if context > 1 else ""
-        parts.append(f"embed {model.embed} over data {data}{and_context} with fsdp")
+        gathered = {"embed": model.embed, "latent.kvRank": kv_rank, "latent.qRank": q_rank}
+        parts += [
+            f"{name} {size} over data {data}{and_context} with fsdp"
+            for name, size in gathered.items()
+            if size is not None and size % (data * context)
+        ]
     return parts
 
 

@@ -117,6 +117,24 @@ def experts_can_be_computed(job: TrainingJob) -> Iterator[Problem]:
         yield wrong(f"{_PATH}.experts.sharedGate", True, "shared beside it, the width of the MLP whose gate it is")
 
 
+def latent_attention_can_be_computed(job: TrainingJob) -> Iterator[Problem]:
+    """Require the width of the narrow vector, a part of each key that no position turns, and nothing of other kinds."""
+    model = job.spec.training.model
+    if model.latent is None:
+        return
+    if model.latent.kv_rank is None:
+        expected = "kvRank, or a preset that has latent"
+        yield Problem(path=f"{_PATH}.latent", given="no kvRank", expected=expected)
+    if model.rotary_dim is not None and model.head_size is not None and model.rotary_dim == model.head_size:
+        expected = f"less than headSize {model.head_size} with latent, which makes the rest of a key"
+        yield wrong(f"{_PATH}.rotaryDim", model.rotary_dim, expected)
+    if model.kv_heads is not None and model.kv_heads != model.heads:
+        expected = f"the {model.heads} heads with latent, whose keys and values are of every head"
+        yield wrong(f"{_PATH}.kvHeads", model.kv_heads, expected, "leave it out")
+    if model.attention_out_bias:
+        yield wrong(f"{_PATH}.attentionOutBias", True, "false with latent")
+
+
 def rope_scaling_has_its_fields(job: TrainingJob) -> Iterator[Problem]:
     """Require that each kind of scaling has its own fields, and its upper bound lies above its lower one."""
     scaling, path = job.spec.training.model.rope_scaling, f"{_PATH}.ropeScaling"
@@ -164,6 +182,7 @@ RULES = (
     only_rotary_positions_have_a_pattern,
     norms_go_together,
     experts_can_be_computed,
+    latent_attention_can_be_computed,
     rope_scaling_has_its_fields,
     kernel_runs_here,
     kernel_takes_the_shapes,

@@ -7,6 +7,7 @@ from shardwise.job.quantity import Duration
 from shardwise.job.spec.base import FilledFrom, Unit
 from shardwise.job.spec.experts import Experts
 from shardwise.job.spec.job import Hardware, JobSpec, TrainingJob
+from shardwise.job.spec.latent import Latent
 from shardwise.job.spec.model import Model, RopeScaling
 from shardwise.job.spec.optimizer import Optimizer, ParameterGroup, Schedule
 from shardwise.job.spec.pod import Pod
@@ -23,6 +24,7 @@ __all__ = [
     "Hardware",
     "JobSpec",
     "Keep",
+    "Latent",
     "Mesh",
     "Model",
     "Optimizer",

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from shardwise.job.spec.base import FilledFrom, Unit
 from shardwise.job.spec.experts import Experts
+from shardwise.job.spec.latent import LatentIfAny
 from shardwise.protocol.strict_model import StrictModel
 
 PresetName = Literal[
@@ -148,6 +149,7 @@ class Model(StrictModel):
     experts: Annotated[Experts | None, FilledFrom(_PRESET_OR + "none")] = Field(
         None, description="Makes each block's feed-forward layer a mixture of experts (Mixtral)."
     )
+    latent: LatentIfAny = None
     position: Annotated[Literal["learned", "rotary"] | None, FilledFrom(_PRESET_OR + "learned")] = Field(
         None, description="learned: a table of positions; rotary: queries and keys are turned by position."
     )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.job.spec.training import Lora
+from shardwise.train.axes import SPLIT_BY_FSDP
 from shardwise.train.config import GptConfig
 from shardwise.train.lora import RANK, factors_of
 from shardwise.train.optimizer import Names
@@ -65,13 +66,14 @@ def _adapted(family: Family, config: GptConfig, adapters: Mapping[str, Array]) -
 
 def _ours(tensor: Tensor, factor: Array, names: tuple[str, ...]) -> Array:
     """Return a factor of one published matrix as [rank, in or out], out of one of all layers with these axes."""
-    if "embed" in names:
+    side = next(axis for axis in SPLIT_BY_FSDP if axis in tensor.names)
+    if side in names:
         of_layer: Array = factor[tensor.layer].transpose()
         return of_layer
-    # It has the axes of the weight, but for the rank in the place of embed, and is taken apart as the weight is.
-    as_weight = factor.transpose([names.index(RANK if name == "embed" else name) for name in tensor.names])
-    matrix = replace(tensor, sizes={**tensor.sizes, "embed": factor.shape[names.index(RANK)]}).published(as_weight)
-    return matrix if tensor.groups[0] == ("embed",) else matrix.transpose()
+    # It has the axes of the weight, but for the rank in the place of that side, and is taken apart as the weight is.
+    as_weight = factor.transpose([names.index(RANK if name == side else name) for name in tensor.names])
+    matrix = replace(tensor, sizes={**tensor.sizes, side: factor.shape[names.index(RANK)]}).published(as_weight)
+    return matrix if tensor.groups[0] == (side,) else matrix.transpose()
 
 
 def _config(adapted: list[Tensor], names: Names, lora: Lora) -> dict[str, Any]:

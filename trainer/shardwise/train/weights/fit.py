@@ -44,6 +44,10 @@ MODEL_KEYS: Mapping[str, str] = {
     "experts_share_one": "experts.shareOne",
     "shared_size": "experts.shared",
     "shared_gate": "experts.sharedGate",
+    "kv_rank": "latent.kvRank",
+    "q_rank": "latent.qRank",
+    "value_size": "latent.valueSize",
+    "latent_epsilon": "latent.normEpsilon",
     "query_pre_attn_scalar": "queryPreAttnScalar",
     "attention_softcap": "attentionSoftcap",
     "logit_softcap": "logitSoftcap",
@@ -62,10 +66,11 @@ _ROTARY_KEYS = frozenset(to_camel(name) for name in ROTARY)
 def model_section(config: GptConfig) -> dict[str, Any]:
     """Return the `model` section of a job file that weights of this config fit."""
     left_out = _ROTARY_KEYS if config.position != "rotary" else frozenset()
+    held = ["", *(["experts"] if config.num_experts else ()), *(["latent"] if config.is_latent else ())]
     section: dict[str, Any] = {}
     for field, key in MODEL_KEYS.items():
         inside, _, name = key.rpartition(".")
-        if key not in left_out and (not inside or config.num_experts):
+        if key not in left_out and inside in held:
             (section.setdefault(inside, {}) if inside else section)[name] = getattr(config, field)
     scaling = config.rope_scaling
     if scaling is not None:
