@@ -34,7 +34,9 @@ _FAMILIES = (
     "gemma2-2b",
     "gemma3-1b",
 )
-_OF_SIZES = {*SIZES, "kv_heads", "head_size", "mlp", "rotary_dim", "experts"}
+_BESIDE = {"deepseek-v2": {**PRESETS["mixtral-8x7b"], "latent": None}}
+"""Families without a preset that says all that their members share."""
+_OF_SIZES = {*SIZES, "latent", "kv_heads", "head_size", "mlp", "rotary_dim", "experts"}
 _LOCAL_BASES = (100.0, 2e4)
 
 
@@ -47,12 +49,14 @@ def random_config(seed: int) -> GptConfig:
 
 
 def _section(draw: Random) -> Section:
-    family = PRESETS[draw.choice(_FAMILIES)]
+    family = {**PRESETS, **_BESIDE}[draw.choice((*_FAMILIES, *_BESIDE))]
     left_out = _OF_SIZES if family["position"] == "rotary" else {*_OF_SIZES, *ROTARY}
     section = {to_camel(name): value for name, value in family.items() if name not in left_out}
     changes = [*draw.sample(_OFTEN, draw.randint(0, 2)), *draw.sample(_CHANGES, draw.randint(0, 3))]
     if "experts" in family:
         changes.append(_experts)
+    if "latent" in family:
+        changes.append(_deepseek)
     section |= _sizes(draw) | {key: value for change in changes for key, value in change(draw).items()}
     if section.get("ropeScaling") is None and section.get("localRopeTheta") == section.get("ropeTheta"):
         section["localRopeTheta"] = None  # an export cannot tell it from none
@@ -131,7 +135,24 @@ def _experts(draw: Random) -> Section:
     return {"experts": made}
 
 
+def _latent(draw: Random) -> Section:
+    size = 2 * draw.randint(1, 6)
+    latent: Section = {"kvRank": draw.randint(1, 20), "qRank": draw.choice((None, draw.randint(1, 20)))}
+    if draw.random() < 0.5:
+        latent |= {"valueSize": draw.randint(1, 20)}
+    made: Section = {"headSize": size + draw.randint(1, 9), "rotaryDim": size, "kvHeads": None, "latent": latent}
+    return {**made, "position": "rotary", "attentionBias": False, "attentionOutBias": None, "qkNorm": False}
+
+
+def _deepseek(draw: Random) -> Section:
+    """Return what all models of DeepSeek-V2 say, most often."""
+    width = draw.randint(1, 20)
+    experts = {**_experts(draw)["experts"], "shareOne": False, "shared": 2 * width, "sharedGate": False}
+    return {**_latent(draw), "rotaryPairs": "interleaved", "mlp": width, "experts": experts}
+
+
 _CHANGES: tuple[Draw, ...] = (
+    _latent,
     _one_of("block", "sequential", "parallel", "parallel-two-norms"),
     _one_of("norm", "layer", "rms", "rms-unit-offset"),
     _one_of("preNorm", True, False),

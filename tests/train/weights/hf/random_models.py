@@ -141,6 +141,31 @@ def _qwen2_moe(draw: Random) -> Fields:
     return {**_qwen2(draw), **_experts(draw), "shared_expert_intermediate_size": draw.randint(1, 60)}
 
 
+def _deepseek_v2(draw: Random) -> Fields:
+    heads = draw.randint(1, 7)
+    fields = _sizes(draw, heads * draw.randint(1, 15), heads)
+    rope, count = _rope(draw, fields["max_position_embeddings"]), draw.randint(2, 7)
+    if rope["rope_type"] == "yarn" and draw.random() < 0.7:
+        gain = draw.choice((0.707, 1.0, draw.uniform(0.1, 2)))
+        rope |= {"mscale": draw.choice((gain, 1.3)), "mscale_all_dim": gain}
+    return {
+        **fields,
+        **_tied(draw),
+        "num_key_value_heads": heads,
+        "kv_lora_rank": 2 * draw.randint(1, 20),  # transformers 5.23 computes no odd one, nor odd heads
+        "q_lora_rank": draw.choice((None, draw.randint(1, 40))),
+        "qk_nope_head_dim": 2 * draw.randint(1, 7),
+        "qk_rope_head_dim": 2 * draw.randint(1, 7),
+        "v_head_dim": draw.randint(1, 20),
+        "n_routed_experts": count,
+        "num_experts_per_tok": draw.randint(1, count),
+        "moe_intermediate_size": draw.randint(1, 60),
+        "n_shared_experts": draw.randint(1, 3),
+        "first_k_dense_replace": 0,
+        "rope_parameters": rope,
+    }
+
+
 def _experts(draw: Random) -> Fields:
     count = draw.randint(2, 7)
     return {
@@ -285,6 +310,7 @@ _FAMILIES: Mapping[str, Callable[[Random], Fields]] = {
     "qwen2_moe": _qwen2_moe,
     "qwen3": _qwen3,
     "qwen3_moe": _qwen3_moe,
+    "deepseek_v2": _deepseek_v2,
     "granite": _granite,
     "smollm3": _smollm3,
     "olmo2": _olmo2,

@@ -45,6 +45,20 @@ GRANITE = {
     "residual_multiplier": 0.22,
     "logits_scaling": 3.5,
 }
+LATENT = {
+    **LLAMA,
+    "num_key_value_heads": 6,
+    "kv_lora_rank": 20,
+    "q_lora_rank": None,
+    "qk_nope_head_dim": 10,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 8,
+    "moe_intermediate_size": 40,
+    "n_routed_experts": 6,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 3,
+    "first_k_dense_replace": 0,
+}
 MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "gpt2": ("gpt2", {"vocab_size": VOCAB, "n_embd": 48, "n_layer": 3, "n_head": 6, "n_positions": POSITIONS}),
     "gptj": (
@@ -81,6 +95,21 @@ MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "qwen3": ("qwen3", {**LLAMA, "head_dim": 16, "rope_theta": 1e6}),
     "qwen3-moe": ("qwen3_moe", {**QWEN3_MOE, "norm_topk_prob": True}),
     "qwen3-moe-probabilities": ("qwen3_moe", {**QWEN3_MOE, "num_experts_per_tok": 1, "tie_word_embeddings": True}),
+    "deepseek-v2": (
+        "deepseek_v2",
+        {
+            **LATENT,
+            "rms_norm_eps": 1e-5,
+            "rope_scaling": {
+                "rope_type": "yarn",
+                "factor": 5.0,
+                "original_max_position_embeddings": 8,
+                "mscale": 0.707,
+                "mscale_all_dim": 0.707,
+            },
+        },
+    ),
+    "deepseek-v2-queries": ("deepseek_v2", {**LATENT, "q_lora_rank": 28, "n_shared_experts": 1}),
     "granite": ("granite", {**LLAMA, **GRANITE}),
     "granite-biases": (
         "granite",

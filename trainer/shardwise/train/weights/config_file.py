@@ -10,6 +10,7 @@ from shardwise.protocol.errors import DataError
 from shardwise.train.config import GptConfig
 from shardwise.train.weights.family import Family, Key
 from shardwise.train.weights.key_values import one_of, real, refused, rooted, squared, whole
+from shardwise.train.weights.latent_keys import latent_keys, read_latent
 from shardwise.train.weights.rope_keys import read_rope, rope_keys
 from shardwise.train.weights.rotary_pattern_keys import read_rotary_pattern, rotary_pattern_keys
 from shardwise.train.weights.tensors import Shape
@@ -28,11 +29,16 @@ def read_fields(family: Family, published: Mapping[str, Any], shapes: Mapping[st
         DataError: a key of a model that this trainer does not compute, or one that contradicts the tensors.
     """
     _check_fixed(family, published)
-    fields = {}
+    fields: dict[str, Any] = {}
     for key in family.keys:
         value = None if key.kind == "written" else _value(family, key, published, shapes)
         if value is not None:
             fields[key.field] = value
+        if key.kind == "times":
+            _check_times(family, key, published, fields)
+    if family.has_latent:
+        latent, published = read_latent(family, published, shapes)
+        fields |= latent
     fields |= read_windows(family, published, fields["num_layers"])
     if family.rope:
         has_windows = fields.get("sliding_window") is not None
@@ -45,14 +51,15 @@ def published_config(
     family: Family, config: GptConfig, dtype: str, known: Mapping[str, Any] = NO_TOKENS
 ) -> dict[str, Any]:
     """Return the config.json of a model of this family, in Hugging Face's keys; those of `known` as they are."""
+    rope = rope_keys(family, config)
     return {
         "architectures": [family.architecture],
         "model_type": family.name,
-        **{key.name: _published(key, getattr(config, key.field)) for key in family.keys},
+        **{key.name: _published(key, config) for key in family.keys},
         family.heads_key: config.num_heads,
         **{name: values[0] for name, values in family.fixed.items()},
         **family.written,
-        **rope_keys(family, config),
+        **(latent_keys(config, rope) if family.has_latent else rope),
         **rotary_pattern_keys(family, config),
         **window_keys(family, config),
         "torch_dtype": dtype,
@@ -64,7 +71,7 @@ def _value(family: Family, key: Key, published: Mapping[str, Any], shapes: Mappi
     """Return our value of a key, or None for what follows from other fields."""
     name = key.name
     match key.kind:
-        case "count":
+        case "count" | "times":
             return _count(family, key, published, shapes)
         case "choice":
             return key.values[one_of(family, name, published.get(name, key.default), key.values)]
@@ -95,12 +102,20 @@ def _count(family: Family, key: Key, published: Mapping[str, Any], shapes: Mappi
         size = len({name.split(".")[1] for name in shapes if name.startswith(f"{start}.")})
     if size is None:
         return whole(family, published, key.name, key.default or 0) or None
-    if whole(family, published, key.name, size) != size:
+    if key.kind == "count" and whole(family, published, key.name, size) != size:
         raise DataError(
             f"config.json: {key.name} is {published[key.name]}, but the tensors have {size}; "
             "put the weights in a folder with their own config.json"
         )
     return size
+
+
+def _check_times(family: Family, key: Key, published: Mapping[str, Any], fields: Mapping[str, Any]) -> None:
+    """Refuse a number of times that is not how often the MLP's width is in a size that the tensors tell."""
+    size, width = fields[key.field], fields["mlp_size"]
+    given = whole(family, published, key.name, size // width)
+    if given * width != size:
+        raise refused(family, key.name, given, f"what makes the {size} values of the tensors out of {width}")
 
 
 def _matrix(shapes: Mapping[str, Shape], name: str) -> Shape:
@@ -120,8 +135,11 @@ def _check_fixed(family: Family, published: Mapping[str, Any]) -> None:
             one_of(family, name, published[name], values)
 
 
-def _published(key: Key, value: Any) -> Any:
+def _published(key: Key, config: GptConfig) -> Any:
     """Return their value of a field."""
+    value = getattr(config, key.field)
+    if key.kind == "times":
+        return value // config.mlp_size
     if key.kind == "root":
         return rooted(value)
     if key.kind == "positive" and value == int(value):

@@ -1,7 +1,7 @@
 """What a published family is, as a value: names and layouts of its tensors, keys of its config.json, what it shares.
 
 Nothing in the code asks which family it has. A new one that computes what `GptConfig` can say is another value, in
-`gpt_families.py`, `llama_families.py` or `post_norm_families.py`; what those are made of is in `parts.py`.
+`gpt_families.py`, `llama_families.py` or another of these; what those are made of is in `parts.py`.
 """
 
 from collections.abc import Mapping
@@ -13,10 +13,10 @@ from shardwise.train.config import GptConfig
 from shardwise.train.rotary import BASE
 from shardwise.train.weights.tensors import Row
 
-Kind = Literal["count", "share", "positive", "root", "cap", "flag", "choice", "written"]
-"""A whole number; one above 0 up to 1; one above 0; one above 0 that is 1 over the root of ours; one above 0 or null,
-which is none; true or false; one of a few; and what makes no difference to what a model computes, which is written and
-never read."""
+Kind = Literal["count", "times", "share", "positive", "root", "cap", "flag", "choice", "written"]
+"""A whole number; one of widths of an MLP, of whose values ours is the number; one above 0 up to 1; one above 0; one
+above 0 that is 1 over the root of ours; one above 0 or null, which is none; true or false; one of a few; and what makes
+no difference to what a model computes, which is written and never read."""
 RopeKey = Literal["theta", "scaling", "local", "share"]
 
 
@@ -80,6 +80,8 @@ class Family:
     """Every so many-th block is without positions, where config.json does not say; 0: its models have no such block."""
     has_experts: bool = False
     """Whether each block's MLP is a mixture of experts."""
+    has_latent: bool = False
+    """Whether keys and values are made of narrow vectors."""
     windows: Literal["none", "every", "pattern"] = "none"
     """Which blocks have a sliding window."""
     usual_window: int | None = 4096
@@ -104,6 +106,11 @@ def differences(family: Family, config: GptConfig) -> dict[str, Any]:
             wrong[key.field] = " or ".join(map(str, dict.fromkeys(ours)))
     if family.has_experts != (config.num_experts > 0):
         wrong["num_experts"] = "a number" if family.has_experts else 0
+    for key in family.keys:
+        if key.kind == "times" and (not (ours := getattr(config, key.field)) or ours % config.mlp_size):
+            wrong[key.field] = f"a multiple of mlp {config.mlp_size}"
+    if family.has_latent and not _sharpens_by_stretching(config):
+        wrong["query_pre_attn_scalar"] = f"the head size {config.head_size} or, with yarn, less"
     if "local" in family.rope and _stretches_windows(config):
         wrong["local_rope_theta"] = "a number: there ropeScaling counts in no block with a slidingWindow"
     return wrong
@@ -112,6 +119,15 @@ def differences(family: Family, config: GptConfig) -> dict[str, Any]:
 def required(value: Any, config: GptConfig) -> Any:
     """Return what a choice asks of this model."""
     return getattr(config, value.field) if isinstance(value, Same) else value
+
+
+def _sharpens_by_stretching(config: GptConfig) -> bool:
+    """Return whether the keys of latent attention can say what a model's scores are divided by."""
+    scaling = config.rope_scaling
+    if config.query_pre_attn_scalar == config.head_size:
+        return True
+    stretches = scaling is not None and scaling.kind == "yarn" and scaling.factor > 1
+    return stretches and config.query_pre_attn_scalar < config.head_size
 
 
 def _stretches_windows(config: GptConfig) -> bool:
