@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from shardwise.job.document import MAX_BYTES, Document
 from shardwise.job.explain import rows
+from shardwise.job.family_values import EXPERTS
 from shardwise.job.fields import leaves
 from shardwise.job.load import dump, load, load_own, loads, loads_checked, resolved_in, with_overrides
 from shardwise.job.overrides import apply_overrides
@@ -116,12 +117,23 @@ def test_a_preset_fills_what_is_left_out_of_its_experts() -> None:
     """One field of them is changed alone; without a preset that has experts there are defaults, and no numbers."""
     words = ("training.model.preset=mixtral-8x7b", "training.mesh.tensor=1")
     experts = resolve(quickstart(*words, "training.model.experts.perToken=4")).spec.training.model.experts
-    assert experts == Experts(count=8, per_token=4, share_one=True, shared_gate=False, balance=0.02)
+    assert experts == Experts(count=8, per_token=4, **{**EXPERTS, "balance": 0.02})
     experts = resolve(quickstart(*words, "training.model.experts={balance: 0}")).spec.training.model.experts
-    assert experts == Experts(count=8, per_token=2, share_one=True, shared_gate=False, balance=0.0)
+    assert experts == Experts(count=8, per_token=2, **{**EXPERTS, "balance": 0.0})
     words = ("training.model.preset=llama3.2-1b", "training.mesh.tensor=1")
     experts = resolve(quickstart(*words, "training.model.experts={count: 4, perToken: 2}")).spec.training.model.experts
-    assert experts == Experts(count=4, per_token=2, share_one=True, shared_gate=False, balance=0.01)
+    assert experts == Experts(count=4, per_token=2, **EXPERTS)
+
+
+def test_a_bias_of_the_choice_has_a_rate_of_its_own() -> None:
+    """That of DeepSeek-V3; beside adapters it stays what it is, and without a bias there is none."""
+    words = ("training.model.preset=mixtral-8x7b", "training.mesh.tensor=1", "training.model.experts.pickBias=true")
+    lora = ("training.lora.rank=8", "training.startFrom={path: base, step: 0}")
+    found = [
+        resolve(quickstart(*words, *more)).spec.training.model.experts
+        for more in ((), ("training.model.experts.biasRate=0",), lora, ("training.model.experts.pickBias=false",))
+    ]
+    assert [experts and experts.bias_rate for experts in found] == [0.001, 0.0, 0.0, None]
 
 
 def test_what_is_left_out_of_latent_attention_is_filled() -> None:

@@ -327,6 +327,37 @@ RULES = [
         ["1023 shared over tensor 2"],
     ),
     (
+        "training.model={preset: mixtral-8x7b, experts: {biasRate: 0.01}}",
+        "spec.training.model.experts.biasRate",
+        ["given 0.01", "no biasRate without pickBias: true"],
+    ),
+    (
+        "training={lora: {rank: 8}, startFrom: {path: base, step: 0}, model: "
+        "{preset: mixtral-8x7b, experts: {pickBias: true, biasRate: 0.01}}, " + REST + "}",
+        "spec.training.model.experts.biasRate",
+        ["given 0.01", "0 with lora", "leave it out"],
+    ),
+    (
+        "training.model={preset: mixtral-8x7b, experts: {groups: 3}}",
+        "spec.training.model.experts.groups",
+        ["given 3", "divides count 8: 1, 2, 4, 8"],
+    ),
+    (
+        "training.model={preset: mixtral-8x7b, experts: {groups: 2, groupsPerToken: 3}}",
+        "spec.training.model.experts.groupsPerToken",
+        ["given 3", "at most the 2 groups that there are"],
+    ),
+    (
+        "training.model={preset: mixtral-8x7b, experts: {perToken: 3, groups: 4}}",
+        "spec.training.model.experts.groupsPerToken",
+        ["given 1", "groups that have perToken 3 experts together; each has 2"],
+    ),
+    (
+        "training.model={preset: mixtral-8x7b, experts: {groups: 8, groupsPerToken: 2}}",
+        "spec.training.model.experts.groupScore",
+        ['given "two-best"', "best with one expert in each group"],
+    ),
+    (
         "training.model={preset: llama2-7b, experts: {perToken: 2}}",
         "spec.training.model.experts",
         ["given no count", "count and perToken", "a preset that has experts"],

@@ -66,6 +66,14 @@ LATENT: Mapping[str, Any] = {
     "q_rank": 10,
     "value_size": 6,
 }
+GROUPED: Mapping[str, Any] = {
+    **MIXTURE,
+    "shared_gate": False,
+    "expert_score": "sigmoid",
+    "share_factor": 2.5,
+    "pick_bias": True,
+    "expert_groups": 2,
+}
 FAMILIES: Mapping[str, Callable[[], GptConfig]] = {
     "gpt2": lambda: gpt2_config(num_layers=2, scale_by_inverse_layer=True),
     "gptj": lambda: gptj_config(num_layers=2),
@@ -75,6 +83,7 @@ FAMILIES: Mapping[str, Callable[[], GptConfig]] = {
     "smollm3": lambda: gpt2_config(num_layers=3, **SMOLLM),
     "latent": lambda: gpt2_config(num_layers=2, **LATENT),
     "mixture": lambda: gpt2_config(num_layers=2, **MIXTURE),
+    "groups of experts": lambda: gpt2_config(num_layers=2, **GROUPED),
 }
 
 

@@ -1,5 +1,6 @@
 """The rules across fields of the model, in CEL: the part of `job_rules.py` that looks at `training.model` alone."""
 
+import json
 from functools import partial
 
 from shardwise.job.kernels import CUDNN_HEAD_MOST, CUDNN_HEAD_STEP, SPLASH_POSITIONS
@@ -60,6 +61,20 @@ def _of_experts(name: str) -> str:
     table = ", ".join(f"'{preset}': {getattr(experts, name)}" for preset, experts in _MIXTURES.items())
     return f"(has(self.experts.{alias}) ? self.experts.{alias} : {{{table}}}[self.preset])"
 
+
+_BIASED = quoted(preset for preset, experts in _MIXTURES.items() if experts.pick_bias)
+
+
+def _of_router(name: str, usual: str) -> str:
+    """Return a field that says how experts are chosen, or else the preset's, or else what is usual."""
+    alias = Experts.model_fields[name].alias
+    given = {preset: json.dumps(getattr(experts, name)) for preset, experts in _MIXTURES.items()}
+    table = ", ".join(f"'{preset}': {value}" for preset, value in given.items() if value != "null")
+    return f"self.experts.?{alias}.orValue({{{table}}}[?self.?preset.orValue('')].orValue({usual}))"
+
+
+_GROUPS, _CHOSEN = _of_router("groups", "1"), _of_router("groups_per_token", "1")
+_IS_GROUPED = f"has(self.experts) && ({_NUMBERED}) && {_of_experts('count')} % {_GROUPS} == 0"
 
 MODEL_RULES: tuple[Rule, ...] = (
     _of_model(
@@ -154,6 +169,29 @@ MODEL_RULES: tuple[Rule, ...] = (
         holds="!has(self.latent) || !self.?attentionOutBias.orValue(false)",
         message="expected false with latent",
         field=".attentionOutBias",
+    ),
+    _of_model(
+        holds="!has(self.experts) || !has(self.experts.biasRate) "
+        f"|| (has(self.experts.pickBias) ? self.experts.pickBias : self.?preset.orValue('') in {_BIASED})",
+        message="expected no biasRate without pickBias: true, of which it is the rate",
+        field=".experts.biasRate",
+    ),
+    _of_model(
+        holds=f"!has(self.experts) || !({_NUMBERED}) || {_of_experts('count')} % {_GROUPS} == 0",
+        message="expected a number of groups that divides count",
+        field=".experts.groups",
+    ),
+    _of_model(
+        holds=f"!({_IS_GROUPED}) || ({_CHOSEN} <= {_GROUPS} && ({_GROUPS} == 1 "
+        f"|| {_of_experts('per_token')} <= {_CHOSEN} * ({_of_experts('count')} / {_GROUPS})))",
+        message="expected at most the groups that there are, and so many that they have perToken experts together",
+        field=".experts.groupsPerToken",
+    ),
+    _of_model(
+        holds=f"!({_IS_GROUPED}) || {_GROUPS} == 1 || {_GROUPS} < {_of_experts('count')} "
+        f"|| {_of_router('group_score', json.dumps('two-best'))} == 'best'",
+        message="expected best with one expert in each group",
+        field=".experts.groupScore",
     ),
     _of_scaling(
         holds="self.kind != 'linear' || !has(self.originalSeqLen)",

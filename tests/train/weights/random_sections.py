@@ -129,9 +129,12 @@ _OFTEN: tuple[Draw, ...] = (_windows, _scaling)
 def _experts(draw: Random) -> Section:
     """Return some without a balance, which is written into a config.json and never read."""
     count = draw.randint(2, 5)
-    made = {"count": count, "perToken": draw.randint(1, count), "shareOne": draw.random() < 0.5, "balance": 0.0}
+    made: Section = {"count": count, "perToken": draw.randint(1, count), "shareOne": draw.random() < 0.5, "balance": 0.0}
     if draw.random() < 0.5:
         made |= {"shared": draw.randint(1, 30), "sharedGate": draw.random() < 0.5}
+    if draw.random() < 0.2:
+        others = ({"score": "sigmoid"}, {"shareFactor": 2.5}, {"pickBias": True, "biasRate": 0.001}, {"groups": count})
+        made |= others[draw.randrange(len(others))]
     return {"experts": made}
 
 

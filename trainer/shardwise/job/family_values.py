@@ -3,6 +3,24 @@
 Keys are attribute names of the model in `job/spec`.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
+EXPERTS: Mapping[str, Any] = {
+    "score": "softmax",
+    "share_one": True,
+    "share_factor": 1.0,
+    "pick_bias": False,
+    "groups": 1,
+    "groups_per_token": 1,
+    "group_score": "two-best",
+    "shared_gate": False,
+    "balance": 0.01,
+}
+"""What a mixture of experts does unless it is told: Mixtral's."""
+BIAS_RATE = 0.001
+"""That of DeepSeek-V3, in all but the last part of its training."""
+
 GPT2 = {
     "block": "sequential",
     "position": "learned",

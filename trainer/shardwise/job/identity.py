@@ -73,7 +73,11 @@ _TABLE: Mapping[str, tuple[str, str]] = {
         "kind factor originalSeqLen lowFrequencyFactor highFrequencyFactor betaSlow betaFast attentionFactor",
         "",
     ),
-    "spec.training.model.experts": ("count perToken shareOne shared sharedGate balance", ""),
+    "spec.training.model.experts": (
+        """count perToken score shareOne shareFactor pickBias biasRate groups groupsPerToken groupScore shared
+        sharedGate balance""",
+        "",
+    ),
     "spec.training.model.latent": ("kvRank qRank valueSize normEpsilon", ""),
     "spec.training.model.dropout": ("embed residual attention", ""),
     "spec.training.data": ("tokenizer beginToken endToken attendAcross heldOut leaveOut dedup", "store"),

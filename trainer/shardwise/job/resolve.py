@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from math import log
 from typing import Any, TypeVar
 
+from shardwise.job.family_values import BIAS_RATE, EXPERTS
 from shardwise.job.presets import (
     BYTE_TOKENIZER,
     BYTE_VOCAB_SIZE,
@@ -35,7 +36,7 @@ def resolve(job: TrainingJob) -> TrainingJob:
         return job
     filled = training.model_copy(
         update={
-            "model": _model(training.model, training.data.tokenizer),
+            "model": _model(training.model, training.data.tokenizer, training.lora),
             "data": _data(training.data),
             "mesh": _mesh(job),
             "optimizer": _optimizer(training.optimizer),
@@ -60,7 +61,7 @@ def _mesh(job: TrainingJob) -> Mesh:
     return _fill(mesh, {"data_inner": inner_ways(job.spec.hardware, shape.data) if steps else mesh.expert})
 
 
-def _model(model: Model, tokenizer: str) -> Model:
+def _model(model: Model, tokenizer: str, lora: Lora | None) -> Model:
     preset = NO_PRESET if model.preset is None else PRESETS[model.preset]
     model = _fill(model, {name: value for name, value in preset.items() if name not in ROTARY})
     if model.embed is not None:
@@ -68,7 +69,7 @@ def _model(model: Model, tokenizer: str) -> Model:
     if model.embed is not None and model.heads is not None and model.embed % model.heads == 0:
         model = _fill(model, {"head_size": model.embed // model.heads})
     if model.experts is not None:
-        model = model.model_copy(update={"experts": _experts(model.experts, preset.get("experts"))})
+        model = model.model_copy(update={"experts": _experts(model.experts, preset.get("experts"), lora)})
     scalar = None if model.head_size is None else float(model.head_size)
     beside = {"kv_heads": model.heads, "attention_out_bias": model.attention_bias, "query_pre_attn_scalar": scalar}
     model = _fill(model, beside)
@@ -81,9 +82,11 @@ def _model(model: Model, tokenizer: str) -> Model:
     return _fill(model, {"vocab_size": BYTE_VOCAB_SIZE}) if tokenizer == BYTE_TOKENIZER else model
 
 
-def _experts(experts: Experts, of_preset: Experts | None) -> Experts:
-    experts = _fill(experts, dict(of_preset or ()))
-    return _fill(experts, {"share_one": True, "shared_gate": False, "balance": 0.01})
+def _experts(experts: Experts, of_preset: Experts | None, lora: Lora | None) -> Experts:
+    experts = _fill(_fill(experts, dict(of_preset or ())), EXPERTS)
+    if not experts.pick_bias:
+        return experts
+    return _fill(experts, {"bias_rate": 0.0 if lora else BIAS_RATE})  # beside adapters no step changes the model
 
 
 def _latent(latent: Latent, of_preset: Latent | None, model: Model) -> Latent:

@@ -195,6 +195,7 @@ def num_parameters(model: Model, vocab_size: int) -> int:
     block += head_size * (heads + 2 * kv_heads) if model.attention_bias else 0
     block += embed if model.attention_out_bias else 0
     block += ups * mlp + embed if model.mlp_bias else 0
+    block += (model.experts.count or 0) if model.experts and model.experts.pick_bias else 0
     head = (0 if model.tied_head else vocab_size * embed) + (vocab_size if model.head_bias else 0)
     positions = (model.seq_len or 0) * embed if model.position == "learned" else 0
     return vocab_size * embed + positions + (model.layers or 0) * block + norm * embed + head

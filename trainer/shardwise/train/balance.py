@@ -11,7 +11,9 @@ A step counts each expert's picks by a gradient, too: of zeros that are given to
 counts are added up wherever gradients are: over microbatches, pipelines and layers that are computed again.
 """
 
+from collections.abc import Mapping
 from functools import partial
+from typing import Literal, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -19,13 +21,19 @@ import jax.numpy as jnp
 from shardwise.train.config import GptConfig
 from shardwise.train.layout import Layout
 
+T = TypeVar("T")
+Counted = Literal["shares", "picks"]
 Array = jax.Array
+PICK_BIAS = "blocks.mlp.pick_bias"
+"""Where the biases of the choice are among a model's parameters. They are float32, whatever the others are kept in."""
 LOADS = "blocks.mlp.loads"
 """Where the zeros are among a model's parameters."""
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
-def charged(factor: float, shares: Array, likely: Array, picks: Array, loads: Array | None) -> Array:
+@partial(jax.custom_vjp, nondiff_argnums=(0, 5))
+def charged(
+    factor: float, shares: Array, likely: Array, picks: Array, loads: Array | None, counted: Counted = "shares"
+) -> Array:
     """Return `shares`, and add the gradient of factor x imbalance to that of the loss.
 
     A sequence whose outputs change no loss is not charged, such as what an idle stage of a pipeline computes.
@@ -36,28 +44,33 @@ def charged(factor: float, shares: Array, likely: Array, picks: Array, loads: Ar
         likely: float32 [batch, position, experts], the router's probabilities.
         picks: int32 [batch, position, k], the experts.
         loads: float32 [batch, experts], whose gradient is each expert's share of a sequence's picks; None: not counted.
+        counted: whether it is their number instead, of which sums are exact in any order.
 
     """
-    del factor, likely, picks, loads  # of the gradient alone
+    del factor, likely, picks, loads, counted  # of the gradient alone
     return shares
 
 
 _Kept = tuple[Array, Array, Array | None]
 
 
-def _forward(factor: float, shares: Array, likely: Array, picks: Array, loads: Array | None) -> tuple[Array, _Kept]:
-    return charged(factor, shares, likely, picks, loads), (likely, picks, loads)
+def _forward(
+    factor: float, shares: Array, likely: Array, picks: Array, loads: Array | None, counted: Counted
+) -> tuple[Array, _Kept]:
+    return charged(factor, shares, likely, picks, loads, counted), (likely, picks, loads)
 
 
-def _backward(factor: float, kept: _Kept, grad: Array) -> tuple[Array, Array, None, Array | None]:
+def _backward(factor: float, counted: Counted, kept: _Kept, grad: Array) -> tuple[Array, Array, None, Array | None]:
     likely, picks, loads = kept
     num_experts = likely.shape[-1]
     # d imbalance / d probability = experts x load / positions; times the positions, as often as the loss has tokens.
     load = jax.nn.one_hot(picks, num_experts, dtype=jnp.float32).mean(1).sum(1) / picks.shape[-1]
     counts = (grad != 0).any((1, 2)).astype(jnp.float32)
     slope = factor * num_experts * load * counts[:, None]
-    counted = None if loads is None else load * counts[:, None]
-    return grad, jnp.broadcast_to(slope[:, None, :], likely.shape), None, counted
+    if counted == "picks":
+        load = jax.nn.one_hot(picks, num_experts, dtype=jnp.float32).sum((1, 2))
+    of_loads = None if loads is None else load * counts[:, None]
+    return grad, jnp.broadcast_to(slope[:, None, :], likely.shape), None, of_loads
 
 
 charged.defvjp(_forward, _backward)
@@ -72,6 +85,25 @@ def zero_loads(config: GptConfig, layout: Layout, num_rows: int) -> dict[str, Ar
         return {}
     zeros = jnp.zeros((config.num_layers // layout.stages, num_rows, config.num_experts), jnp.float32)
     return {LOADS: jax.lax.with_sharding_constraint(zeros, layout.spec(("", "batch", ""), layout.compute))}
+
+
+def by_gradient(params: Mapping[str, T]) -> dict[str, T]:
+    """Return what is given for each parameter, without the biases that loads move."""
+    return {path: x for path, x in params.items() if path != PICK_BIAS}
+
+
+def moved(config: GptConfig, params: Mapping[str, Array], loads: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the biases of the choice after a step, if the parameters that steps change have any.
+
+    That of an expert with less than the mean load goes up by the rate, and that of one with more goes down. Loads are
+    numbers of picks, which are compared as such: the same on every mesh, to the last bit.
+    """
+    if PICK_BIAS not in params:
+        return {}
+    picks = loads[LOADS].astype(jnp.int32)
+    total, num_experts = picks.sum(1, keepdims=True), picks.shape[1]
+    few, many = picks < -(-total // num_experts), picks > total // num_experts
+    return {PICK_BIAS: params[PICK_BIAS] + config.bias_rate * (few.astype(jnp.float32) - many.astype(jnp.float32))}
 
 
 def busiest(loads: Array) -> Array:

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self, TypeVar
 from haliax import AxisSpec
 
 from shardwise.job.kernels import Kernel, kernel_of
-from shardwise.job.spec import Latent, RopeScaling, Training
+from shardwise.job.spec import Experts, Latent, RopeScaling, Training
 from shardwise.train.model_axes import ModelAxes
 
 T = TypeVar("T")
@@ -43,6 +43,13 @@ class GptConfig(ModelAxes):
     mlp_bias: bool = True
     experts_per_token: int = 0
     experts_share_one: bool = True
+    expert_score: Literal["softmax", "sigmoid"] = "softmax"
+    share_factor: float = 1.0
+    pick_bias: bool = False
+    bias_rate: float = 0.0
+    expert_groups: int = 1
+    groups_per_token: int = 1
+    group_score: Literal["two-best", "best"] = "two-best"
     shared_gate: bool = False
     balance: float = 0.0
     query_pre_attn_scalar: float = field(default=None)  # type: ignore[assignment]  # filled below: the head size
@@ -112,6 +119,7 @@ class GptConfig(ModelAxes):
             num_experts=_filled(model.experts.count) if model.experts else 0,
             experts_per_token=_filled(model.experts.per_token) if model.experts else 0,
             experts_share_one=_filled(model.experts.share_one) if model.experts else True,
+            **_of_router(model.experts),
             shared_size=(model.experts.shared or 0) if model.experts else 0,
             shared_gate=_filled(model.experts.shared_gate) if model.experts else False,
             balance=_filled(model.experts.balance) if model.experts else 0.0,
@@ -188,6 +196,21 @@ def _of_latent(latent: Latent | None) -> dict[str, Any]:
         "q_rank": latent.q_rank or 0,
         "value_size": _filled(latent.value_size),
         "latent_epsilon": _filled(latent.norm_epsilon),
+    }
+
+
+def _of_router(experts: Experts | None) -> dict[str, Any]:
+    """Return the fields of a resolved mixture that say how experts are chosen and weighed."""
+    if experts is None:
+        return {}
+    return {
+        "expert_score": _filled(experts.score),
+        "share_factor": _filled(experts.share_factor),
+        "pick_bias": _filled(experts.pick_bias),
+        "bias_rate": experts.bias_rate or 0.0,
+        "expert_groups": _filled(experts.groups),
+        "groups_per_token": _filled(experts.groups_per_token),
+        "group_score": _filled(experts.group_score),
     }
 
 

@@ -21,12 +21,12 @@ import jax.numpy as jnp
 from haliax import NamedArray
 
 from shardwise.train import experts_apart, experts_gathered
-from shardwise.train.balance import charged
 from shardwise.train.config import GptConfig
 from shardwise.train.experts_gathered import How, Weights
 from shardwise.train.layout import Layout
 from shardwise.train.linear import Linear
 from shardwise.train.mlp import Mlp
+from shardwise.train.router import routed
 
 T = TypeVar("T")
 Array = jax.Array
@@ -43,8 +43,10 @@ class Experts(eqx.Module):
     shared: Mlp | None
     """What every token goes through beside its experts, and by a sigmoid how much of that it takes."""
     shared_gate: Linear | None
+    pick_bias: NamedArray | None
+    """{routes}, of the choice of experts alone; see `router`."""
     loads: NamedArray | None = None
-    """Zeros whose gradient is each expert's share of a sequence's picks, float32 {batch, routes}; see `balance`."""
+    """Zeros whose gradient counts a sequence's picks, float32 {batch, routes}; see `balance`."""
 
     @classmethod
     def init(cls, config: GptConfig, *, key: Array) -> Self:
@@ -64,6 +66,7 @@ class Experts(eqx.Module):
             Linear.init(inside, config.Embed, config.residual_init_std, bias=False, key=down_key),
             shared,
             gate,
+            hax.zeros(config.Routes) if config.pick_bias else None,
         )
 
     def __call__(self, x: NamedArray, layout: Layout) -> NamedArray:
@@ -96,15 +99,9 @@ class Experts(eqx.Module):
 
         In float32: a tie that rounding makes would send a token elsewhere.
         """
-        config = self.config
         exact = replace(layout, dtype=jnp.dtype(jnp.float32))
         logits = self.router(x.astype(jnp.float32), exact, layout.put)
-        likely = hnn.softmax(logits, "routes").rearrange(("batch", "position", "routes")).array
-        shares, picks = jax.lax.top_k(likely, config.experts_per_token)
-        if config.experts_share_one:
-            shares = shares / shares.sum(-1, keepdims=True)
-        loads = None if self.loads is None else self.loads.array
-        return charged(config.balance / config.num_layers, shares, likely, picks, loads), picks
+        return routed(self.config, logits, self.pick_bias, self.loads)
 
 
 def counting(model: T, loads: Array) -> T:

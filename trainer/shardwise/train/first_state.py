@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from shardwise.protocol.contract import Phase
 from shardwise.protocol.errors import CheckpointError, StorageError
 from shardwise.protocol.orders import Orders
+from shardwise.train.balance import by_gradient
 from shardwise.train.checkpoint import Manifest, Restored, restore
 from shardwise.train.digest import Digester
 from shardwise.train.executables import Executables
@@ -54,7 +55,7 @@ class FirstState:
                 agree=partial(self.peers.agree, "restore"),
                 report=lambda step, reason: self.show(f"checkpoint of step {step} refused: {reason}"),
                 partial=origin.partial,
-                masters=masters_paths(self.program.trained),
+                masters=masters_paths(by_gradient(self.program.trained)),
                 beat=self.phases.beat,
             )
         if not origin.is_own:
@@ -137,6 +138,6 @@ def _masters(program: Program, restored: Restored, missing: Collection[str]) -> 
     """
     return {
         master: restored.arrays[parameter].astype(jnp.float32)
-        for parameter, master in masters_paths(program.trained).items()
+        for parameter, master in masters_paths(by_gradient(program.trained)).items()
         if master in missing and parameter in restored.arrays
     }

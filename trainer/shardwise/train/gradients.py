@@ -31,7 +31,7 @@ class Gradients(NamedTuple):
     slopes: Params
     """Of the loss's sum, by what is trained, float32."""
     loads: Params
-    """By `balance.LOADS` each expert's shares of sequences' picks, summed: float32 [layers, experts]; or nothing."""
+    """By `balance.LOADS` each expert's picks, or its shares of sequences': float32 [layers, experts]; or nothing."""
 
 
 def head_settings(program: Program) -> HeadLoss:

@@ -35,6 +35,7 @@ _MAY_DIFFER = (
     "initStd",
     "dropout",
     "experts.balance",
+    "experts.biasRate",
 )
 
 

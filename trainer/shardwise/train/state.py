@@ -19,7 +19,7 @@ from jax.sharding import NamedSharding
 
 from shardwise.job.flags import Value, options
 from shardwise.job.spec import Training
-from shardwise.train.balance import LOADS
+from shardwise.train.balance import LOADS, PICK_BIAS, by_gradient
 from shardwise.train.config import GptConfig
 from shardwise.train.experts import counting
 from shardwise.train.jax_private import with_own_channels
@@ -66,8 +66,9 @@ class Program:
         names = _with_copies(training, names)
         precision = training.precision
         policy = jmp.Policy(*(jnp.dtype(name) for name in (precision.params, precision.compute, precision.output)))
-        fixed = names.keys() - trained.keys()
-        rule = optimizer(training.optimizer, trained, training.steps, params=precision.params, fixed=fixed)
+        updated = by_gradient(trained)
+        fixed = names.keys() - updated.keys()
+        rule = optimizer(training.optimizer, updated, training.steps, params=precision.params, fixed=fixed)
         return cls(
             config=config,
             layout=layout,
@@ -95,14 +96,19 @@ class Program:
         """Return the state at step 0, from the job's seed. Call it inside of jit only (`lower_init`)."""
         model = initial(self.config, self.training.lora, key=jax.random.key(self.training.seed))
         base, weights = self.split(_with_copies(self.training, flatten(model)))
-        params = self.policy.cast_to_param(weights)
-        state: State = {"step": jnp.int32(0), "params": params, "optimizer": self.rule.init(weights)}
+        params = {path: x.astype(self.kept_dtype(path)) for path, x in weights.items()}
+        state: State = {"step": jnp.int32(0), "params": params, "optimizer": self.rule.init(by_gradient(weights))}
         return state | {BASE: {path: x.astype(self._base_dtype(path)) for path, x in base.items()}} if base else state
 
     def split(self, params: Mapping[str, T]) -> tuple[dict[str, T], dict[str, T]]:
         """Return those of a model's parameters that stay as they are, and those that are trained."""
         base = {path: x for path, x in params.items() if path not in self.trained}
         return base, {path: x for path, x in params.items() if path in self.trained}
+
+    def kept_dtype(self, path: str) -> jnp.dtype:
+        """Return the dtype in which a parameter that steps change is kept."""
+        dtype: jnp.dtype = jnp.dtype(jnp.float32 if path == PICK_BIAS else self.policy.param_dtype)
+        return dtype
 
     def _base_dtype(self, path: str) -> jnp.dtype:
         return dtype_of_base(self.names[path], self.layout.dtype)

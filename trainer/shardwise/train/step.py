@@ -14,7 +14,7 @@ import optax
 from jax.extend.core import Jaxpr
 
 from shardwise.train.bad_steps import Judge
-from shardwise.train.balance import LOADS, busiest
+from shardwise.train.balance import LOADS, busiest, by_gradient, moved
 from shardwise.train.gradients import each_loss, gradients, loss_sums
 from shardwise.train.microbatches import Batch
 from shardwise.train.optimizer import schedule
@@ -117,8 +117,9 @@ def _step(
     program: Program, state: State, batch: Batch, controls: Array, limit: Array | None = None
 ) -> tuple[State, Metrics]:
     sums, slopes, loads = gradients(program, parameters(state), batch, state["step"])
-    mean = program.rule.trained(jax.tree.map(lambda slope: slope / sums.weight, slopes))
-    params, optimizer = program.rule.apply(mean, state["optimizer"], state["params"], state["step"])
+    mean = program.rule.trained(jax.tree.map(lambda slope: slope / sums.weight, by_gradient(slopes)))
+    params, optimizer = program.rule.apply(mean, state["optimizer"], by_gradient(state["params"]), state["step"])
+    params = {**params, **moved(program.config, state["params"], loads)}
     settings = program.training.optimizer
     rate = schedule(settings.schedule, settings.learning_rate, program.training.steps)(state["step"])
     metrics = Metrics(

@@ -106,6 +106,11 @@ CONFLICTS = (
         hint="take kind: cosine, linear or warmup-stable-decay for a fall",
     ),
     Conflict(
+        facts=(Fact("training.model.experts.biasRate", ">", 0.0), Fact("training.lora", "set")),
+        expected="0 with lora, beside which the model stays as it is",
+        hint="leave it out",
+    ),
+    Conflict(
         facts=(Fact("training.startFrom.restore", "==", "all"), Fact("training.lora", "set")),
         expected="weights with lora, whose adapters begin anew",
     ),

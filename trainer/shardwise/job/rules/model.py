@@ -135,6 +135,29 @@ def latent_attention_can_be_computed(job: TrainingJob) -> Iterator[Problem]:
         yield wrong(f"{_PATH}.attentionOutBias", True, "false with latent")
 
 
+def router_can_choose(job: TrainingJob) -> Iterator[Problem]:
+    """Require a bias where something is said of it, and groups of experts that have enough of them."""
+    experts, path = job.spec.training.model.experts, f"{_PATH}.experts"
+    if experts is None or experts.count is None or experts.groups is None or experts.groups_per_token is None:
+        return
+    if experts.bias_rate is not None and not experts.pick_bias:
+        yield wrong(
+            f"{path}.biasRate", experts.bias_rate, "no biasRate without pickBias: true, of which it is the rate"
+        )
+    if experts.count % experts.groups:
+        expected = f"a number that divides count {experts.count}: {any_of(divisors(experts.count))}"
+        yield wrong(f"{path}.groups", experts.groups, expected)
+        return
+    of_one, chosen = experts.count // experts.groups, experts.groups_per_token
+    if chosen > experts.groups:
+        yield wrong(f"{path}.groupsPerToken", chosen, f"at most the {experts.groups} groups that there are")
+    elif experts.groups > 1 and (experts.per_token or 0) > chosen * of_one:
+        expected = f"groups that have perToken {experts.per_token} experts together; each has {of_one}"
+        yield wrong(f"{path}.groupsPerToken", chosen, expected)
+    if experts.groups > 1 and of_one == 1 and experts.group_score == "two-best":
+        yield wrong(f"{path}.groupScore", experts.group_score, "best with one expert in each group")
+
+
 def rope_scaling_has_its_fields(job: TrainingJob) -> Iterator[Problem]:
     """Require that each kind of scaling has its own fields, and its upper bound lies above its lower one."""
     scaling, path = job.spec.training.model.rope_scaling, f"{_PATH}.ropeScaling"
@@ -183,6 +206,7 @@ RULES = (
     norms_go_together,
     experts_can_be_computed,
     latent_attention_can_be_computed,
+    router_can_choose,
     rope_scaling_has_its_fields,
     kernel_runs_here,
     kernel_takes_the_shapes,

@@ -90,11 +90,10 @@ def place(program: Program, config: GptConfig, parameters: Iterable[tuple[str, S
         DataError: the program's model is not the weights' model; every field that differs is named.
     """
     check_fits(program.config, config)
-    dtype = program.policy.param_dtype
 
     def put(path: str, stored: Stored) -> jax.Array:
         def part(index: Any) -> Array:
-            return stored[index].astype(dtype, copy=False)
+            return stored[index].astype(program.kept_dtype(path), copy=False)
 
         return jax.make_array_from_callback(stored.shape, program.layout.stored(program.trained[path]), part)
 
