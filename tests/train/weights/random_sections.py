@@ -129,7 +129,12 @@ _OFTEN: tuple[Draw, ...] = (_windows, _scaling)
 def _experts(draw: Random) -> Section:
     """Return some without a balance, which is written into a config.json and never read."""
     count = draw.randint(2, 5)
-    made: Section = {"count": count, "perToken": draw.randint(1, count), "shareOne": draw.random() < 0.5, "balance": 0.0}
+    made: Section = {
+        "count": count,
+        "perToken": draw.randint(1, count),
+        "shareOne": draw.random() < 0.5,
+        "balance": 0.0,
+    }
     if draw.random() < 0.5:
         made |= {"shared": draw.randint(1, 30), "sharedGate": draw.random() < 0.5}
     if draw.random() < 0.2:

@@ -98,13 +98,8 @@ def test_what_yarn_sharpens_is_written_as_it_was_read(gains: Fields, of_rope: fl
     [
         ({"first_k_dense_replace": 1}, "first_k_dense_replace is 1, expected 0 for DeepSeek-V2"),
         ({"topk_method": "group_limited_greedy"}, "topk_method is group_limited_greedy, expected greedy"),
-        ({"routed_scaling_factor": 16.0}, "routed_scaling_factor is 16.0, expected 1.0"),
         ({"norm_topk_prob": True}, "norm_topk_prob is True, expected False"),
         ({"attention_bias": True}, "attention_bias is True, expected False"),
-        (
-            {"n_shared_experts": 3},
-            "n_shared_experts is 3, expected what makes the 2816 values of the tensors out of 1408",
-        ),
         ({"kv_lora_rank": None}, "kv_lora_rank is missing, expected a whole number"),
         ({"kv_lora_rank": 500}, r"kv_a_proj_with_mqa.weight: 576 rows, expected 564 by kv_lora_rank"),
         ({"qk_nope_head_dim": 96}, r"kv_b_proj.weight: 4096 rows, expected 3584 by"),

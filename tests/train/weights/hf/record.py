@@ -45,6 +45,13 @@ GRANITE = {
     "residual_multiplier": 0.22,
     "logits_scaling": 3.5,
 }
+SHARPER = {
+    "rope_type": "yarn",
+    "factor": 5.0,
+    "original_max_position_embeddings": 8,
+    "mscale": 0.707,
+    "mscale_all_dim": 0.707,
+}
 LATENT = {
     **LLAMA,
     "num_key_value_heads": 6,
@@ -100,16 +107,18 @@ MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         {
             **LATENT,
             "rms_norm_eps": 1e-5,
-            "rope_scaling": {
-                "rope_type": "yarn",
-                "factor": 5.0,
-                "original_max_position_embeddings": 8,
-                "mscale": 0.707,
-                "mscale_all_dim": 0.707,
-            },
+            "rope_scaling": SHARPER,
         },
     ),
-    "deepseek-v2-queries": ("deepseek_v2", {**LATENT, "q_lora_rank": 28, "n_shared_experts": 1}),
+    "deepseek-v2-queries": (
+        "deepseek_v2",
+        {**LATENT, "q_lora_rank": 28, "n_shared_experts": 1, "routed_scaling_factor": 1.7},
+    ),
+    "deepseek-v3": (
+        "deepseek_v3",
+        {**LATENT, "q_lora_rank": 28, "n_shared_experts": 1, "n_group": 3, "topk_group": 2, "rope_scaling": SHARPER},
+    ),
+    "moonlight": ("deepseek_v3", {**LATENT, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.446}),
     "granite": ("granite", {**LLAMA, **GRANITE}),
     "granite-biases": (
         "granite",

@@ -33,9 +33,7 @@ def read_fields(family: Family, published: Mapping[str, Any], shapes: Mapping[st
     for key in family.keys:
         value = None if key.kind == "written" else _value(family, key, published, shapes)
         if value is not None:
-            fields[key.field] = value
-        if key.kind == "times":
-            _check_times(family, key, published, fields)
+            fields[key.field] = value * fields[key.times] if key.times else value
     if family.has_latent:
         latent, published = read_latent(family, published, shapes)
         fields |= latent
@@ -71,7 +69,7 @@ def _value(family: Family, key: Key, published: Mapping[str, Any], shapes: Mappi
     """Return our value of a key, or None for what follows from other fields."""
     name = key.name
     match key.kind:
-        case "count" | "times":
+        case "count":
             return _count(family, key, published, shapes)
         case "choice":
             return key.values[one_of(family, name, published.get(name, key.default), key.values)]
@@ -83,7 +81,7 @@ def _value(family: Family, key: Key, published: Mapping[str, Any], shapes: Mappi
         case "cap":
             value = published.get(name, key.default)
             return None if value is None else real(family, name, value)
-        case "positive":
+        case "positive" | "factor":
             value = published.get(name)
             return real(family, name, key.default if value is None else value)
         case _:
@@ -102,20 +100,12 @@ def _count(family: Family, key: Key, published: Mapping[str, Any], shapes: Mappi
         size = len({name.split(".")[1] for name in shapes if name.startswith(f"{start}.")})
     if size is None:
         return whole(family, published, key.name, key.default or 0) or None
-    if key.kind == "count" and whole(family, published, key.name, size) != size:
+    if whole(family, published, key.name, size) != size:
         raise DataError(
             f"config.json: {key.name} is {published[key.name]}, but the tensors have {size}; "
             "put the weights in a folder with their own config.json"
         )
     return size
-
-
-def _check_times(family: Family, key: Key, published: Mapping[str, Any], fields: Mapping[str, Any]) -> None:
-    """Refuse a number of times that is not how often the MLP's width is in a size that the tensors tell."""
-    size, width = fields[key.field], fields["mlp_size"]
-    given = whole(family, published, key.name, size // width)
-    if given * width != size:
-        raise refused(family, key.name, given, f"what makes the {size} values of the tensors out of {width}")
 
 
 def _matrix(shapes: Mapping[str, Shape], name: str) -> Shape:
@@ -138,8 +128,8 @@ def _check_fixed(family: Family, published: Mapping[str, Any]) -> None:
 def _published(key: Key, config: GptConfig) -> Any:
     """Return their value of a field."""
     value = getattr(config, key.field)
-    if key.kind == "times":
-        return value // config.mlp_size
+    if key.times:
+        return value // getattr(config, key.times)
     if key.kind == "root":
         return rooted(value)
     if key.kind == "positive" and value == int(value):

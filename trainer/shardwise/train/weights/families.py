@@ -1,7 +1,7 @@
 """The published families that can be imported and exported."""
 
 from shardwise.train.config import GptConfig
-from shardwise.train.weights.deepseek_families import DEEPSEEK_V2
+from shardwise.train.weights.deepseek_families import DEEPSEEK_V2, DEEPSEEK_V3
 from shardwise.train.weights.family import Family, differences
 from shardwise.train.weights.gpt_families import GPT2, GPTJ, NEOX
 from shardwise.train.weights.llama_families import GRANITE, LLAMA, MISTRAL, PHI3, QWEN2, QWEN3, SMOLLM3
@@ -21,6 +21,7 @@ FAMILIES: tuple[Family, ...] = (
     QWEN3,
     QWEN3_MOE,
     DEEPSEEK_V2,
+    DEEPSEEK_V3,
     SMOLLM3,
     GRANITE,
     OLMO2,

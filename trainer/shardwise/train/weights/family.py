@@ -13,10 +13,10 @@ from shardwise.train.config import GptConfig
 from shardwise.train.rotary import BASE
 from shardwise.train.weights.tensors import Row
 
-Kind = Literal["count", "times", "share", "positive", "root", "cap", "flag", "choice", "written"]
-"""A whole number; one of widths of an MLP, of whose values ours is the number; one above 0 up to 1; one above 0; one
-above 0 that is 1 over the root of ours; one above 0 or null, which is none; true or false; one of a few; and what makes
-no difference to what a model computes, which is written and never read."""
+Kind = Literal["count", "share", "positive", "factor", "root", "cap", "flag", "choice", "written"]
+"""A whole number; one above 0 up to 1; one above 0; the same, written with a point; one above 0 that is 1 over the root
+of ours; one above 0 or null, which is none; true or false; one of a few; and what makes no difference to what a model
+computes, which is written and never read."""
 RopeKey = Literal["theta", "scaling", "local", "share"]
 
 
@@ -31,6 +31,8 @@ class Key:
     """What it counts as if it is left out; None: what follows from other fields."""
     shape: tuple[str, int] | None = None
     """The tensor and the axis whose size it is: the key may then be left out, and must agree."""
+    times: str | None = None
+    """Of a whole number: the field whose multiple ours is, by the number that is theirs."""
     values: Mapping[Any, Any] = declared(default_factory=dict)
     """Of a choice: ours by theirs; of those with the same meaning the first is written."""
 
@@ -104,11 +106,10 @@ def differences(family: Family, config: GptConfig) -> dict[str, Any]:
         ours = list(key.values.values())
         if ours and getattr(config, key.field) not in ours:
             wrong[key.field] = " or ".join(map(str, dict.fromkeys(ours)))
+        if key.times and (not getattr(config, key.field) or getattr(config, key.field) % getattr(config, key.times)):
+            wrong[key.field] = f"a multiple of {getattr(config, key.times)}"
     if family.has_experts != (config.num_experts > 0):
         wrong["num_experts"] = "a number" if family.has_experts else 0
-    for key in family.keys:
-        if key.kind == "times" and (not (ours := getattr(config, key.field)) or ours % config.mlp_size):
-            wrong[key.field] = f"a multiple of mlp {config.mlp_size}"
     if family.has_latent and not _sharpens_by_stretching(config):
         wrong["query_pre_attn_scalar"] = f"the head size {config.head_size} or, with yarn, less"
     if "local" in family.rope and _stretches_windows(config):
