@@ -358,6 +358,33 @@ RULES = [
         ['given "two-best"', "best with one expert in each group"],
     ),
     (
+        "training.model={preset: mixtral-8x7b, experts: {denseBlocks: 1}}",
+        "spec.training.model.experts.denseMlp",
+        ["given nothing", "the width of the MLP, with denseBlocks"],
+    ),
+    (
+        "training.model={preset: mixtral-8x7b, experts: {denseMlp: 64}}",
+        "spec.training.model.experts.denseMlp",
+        ["given 64", "nothing without denseBlocks"],
+    ),
+    (
+        "training.model={preset: mixtral-8x7b, experts: {denseBlocks: 32, denseMlp: 64}}",
+        "spec.training.model.experts.denseBlocks",
+        ["given 32", "fewer than the 32 layers, so that one has experts"],
+    ),
+    (
+        "training={model: {preset: mixtral-8x7b, experts: {denseBlocks: 2, denseMlp: 64}}, mesh: {pipeline: 2}, "
+        + REST
+        + "}",
+        "spec.training.mesh.pipeline",
+        ["given 2", "1 with experts.denseBlocks", "blocks of one kind"],
+    ),
+    (
+        "training.model={preset: mixtral-8x7b, experts: {denseBlocks: 1, denseMlp: 1023}}",
+        "spec.training.mesh.tensor",
+        ["1023 denseMlp over tensor 2"],
+    ),
+    (
         "training.model={preset: llama2-7b, experts: {perToken: 2}}",
         "spec.training.model.experts",
         ["given no count", "count and perToken", "a preset that has experts"],

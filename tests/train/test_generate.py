@@ -73,6 +73,8 @@ GROUPED: Mapping[str, Any] = {
     "share_factor": 2.5,
     "pick_bias": True,
     "expert_groups": 2,
+    "num_dense_blocks": 1,
+    "dense_mlp_size": 40,
 }
 FAMILIES: Mapping[str, Callable[[], GptConfig]] = {
     "gpt2": lambda: gpt2_config(num_layers=2, scale_by_inverse_layer=True),
@@ -83,7 +85,7 @@ FAMILIES: Mapping[str, Callable[[], GptConfig]] = {
     "smollm3": lambda: gpt2_config(num_layers=3, **SMOLLM),
     "latent": lambda: gpt2_config(num_layers=2, **LATENT),
     "mixture": lambda: gpt2_config(num_layers=2, **MIXTURE),
-    "groups of experts": lambda: gpt2_config(num_layers=2, **GROUPED),
+    "groups of experts": lambda: gpt2_config(num_layers=3, **GROUPED),
 }
 
 

@@ -83,6 +83,22 @@ def test_a_mixture_has_adapters_of_attention_alone(make_program: MakeProgram) ->
     np.testing.assert_allclose(split, expected, rtol=1e-5, atol=0)
 
 
+def test_a_mixture_of_two_kinds_of_blocks_has_adapters_in_both(make_program: MakeProgram) -> None:
+    """Drawn apart; the bias of the choice stays as it is, with the other weights."""
+    words = (*LORA, *MIXTURE, "model.layers=3", "model.experts.pickBias=true")
+    program = make_program(*words, "model.experts.denseBlocks=1", "model.experts.denseMlp=48", num_devices=1)
+    state = jax.eval_shape(program.init)
+    of_blocks, of_first = (
+        [path.removeprefix("dense_") for path in program.trained if path.startswith(stack)]
+        for stack in ("blocks.", "dense_blocks.")
+    )
+    assert of_first == of_blocks
+    assert state[BASE]["blocks.mlp.pick_bias"].dtype == jnp.float32
+    drawn = program.lower_init().compile()()["params"]
+    a = "blocks.attention.out.adapter.a.weight"
+    assert not np.isin(drawn[a], drawn[f"dense_{a}"]).any()
+
+
 def test_only_adapters_move(make_program: MakeProgram) -> None:
     """The model begins as it was; the optimizer knows adapters alone; in 16 bits only matrices are kept in fewer."""
     program = make_program(*LORA, "precision.compute=bfloat16", "mesh.tensor=2")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tests.train.conftest import run_here
 from tests.train.test_experts import MIXTURE, PRODUCTS
-from tests.train.test_meshes import batch_of
+from tests.train.test_meshes import batch_of, run_with_metrics
 
 from shardwise.protocol.contract import ExitCode
 from shardwise.train.balance import LOADS, PICK_BIAS, charged, moved
@@ -34,6 +34,7 @@ BIASED = (
     "model.experts.groupsPerToken=2",
     "model.experts.shared=64",
 )
+DENSE = (*BIASED, "model.layers=3", "model.experts.denseBlocks=1", "model.experts.denseMlp=48")
 EXPERTS = 12
 ROUTERS: dict[str, dict[str, object]] = {
     "sigmoid": {"expert_score": "sigmoid"},
@@ -123,13 +124,12 @@ def test_a_bias_moves_against_the_sign_of_its_load() -> None:
 
     Picks are counted, not shares of them: sums of these would depend on their order.
     """
-    config = config_of(pick_bias=True, bias_rate=0.5)
     picks = jnp.array([[5, 3, 4, 4], [0, 0, 0, 0], [3, 2, 2, 3], [0, 1, 0, 0]], jnp.float32)
-    found = moved(config, {PICK_BIAS: jnp.ones((4, 4))}, {LOADS: picks})
+    found = moved(0.5, {PICK_BIAS: jnp.ones((4, 4))}, {LOADS: picks})
 
     signs = np.array([[-1, 1, 0, 0], [0, 0, 0, 0], [-1, 1, 1, -1], [1, -1, 1, 1]])
     np.testing.assert_array_equal(found[PICK_BIAS], 1 + 0.5 * signs)
-    assert moved(config, {}, {LOADS: picks}) == {}
+    assert moved(0.5, {}, {LOADS: picks}) == {}
 
     likely, ones = jnp.ones((2, 5, 4)), jnp.ones((2, 5, 2))
     chosen = jax.random.randint(jax.random.key(0), (2, 5, 2), 0, 4)
@@ -206,6 +206,34 @@ def test_biases_do_not_depend_on_the_mesh(make_program: MakeProgram, of_one_devi
     np.testing.assert_array_equal(state["params"][PICK_BIAS], bias)
     np.testing.assert_allclose([m.loss for m in metrics], [m.loss for m in expected], rtol=1e-5, atol=0)
     assert np.unique(np.abs(bias)).size > 2
+
+
+def test_first_blocks_with_one_mlp_do_not_depend_on_the_mesh(make_program: MakeProgram) -> None:
+    """Every mesh begins with the bits of one device, and has its losses; each kind of block has a stack of its own."""
+    one = make_program(*DENSE, num_devices=1)
+    shapes = {path: one.abstract()["params"][f"{path}.mlp.up.weight"].shape for path in ("dense_blocks", "blocks")}
+    assert one.names["dense_blocks.mlp.up.weight"] == ("dense_layers", "embed", "dense_mlp")
+    assert shapes == {"dense_blocks": (1, 32, 48), "blocks": (2, 32, 8, 32)}
+    digest, expected = run_with_metrics(one, num_steps=10)
+    assert expected[-1].loss < expected[0].loss - 0.1
+    for name in [name for name in PRODUCTS if "pipeline" not in name and "no fsdp" not in name]:
+        devices, words = PRODUCTS[name]
+        found, metrics = run_with_metrics(make_program(*DENSE, *words, num_devices=devices), num_steps=10)
+        assert found == digest, name
+        np.testing.assert_allclose([m.loss for m in metrics], [m.loss for m in expected], rtol=1e-5, atol=0)
+
+
+def test_a_first_block_is_that_of_a_model_without_experts(make_program: MakeProgram) -> None:
+    """It has the weights of its number, and what it adds is that of the same block among others of its kind."""
+    mixed = make_program(*DENSE, num_devices=1)
+    words = [word for word in MIXTURE if "experts" not in word]
+    plain = make_program(*words, "model.layers=3", "model.mlp=48", num_devices=1)
+    first, every = (program.lower_init().compile()()["params"] for program in (mixed, plain))
+    of_first = {path.removeprefix("dense_"): x for path, x in first.items() if path.startswith("dense_blocks.")}
+
+    assert of_first.keys() == {path for path in every if path.startswith("blocks.")}
+    for path, array in of_first.items():
+        np.testing.assert_array_equal(array[0], every[path][0], err_msg=path)
 
 
 def test_loads_become_even_by_biases_alone(make_program: MakeProgram) -> None:

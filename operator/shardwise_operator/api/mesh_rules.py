@@ -33,6 +33,10 @@ _PRESET_EXPERTS = ", ".join(
     f"'{preset}': {sizes['experts'].count}" for preset, sizes in PRESETS.items() if "experts" in sizes
 )
 _EXPERTS = f"self.model.?experts.?count.orValue({{{_PRESET_EXPERTS}}}[?self.model.?preset.orValue('')].orValue(0))"
+_PRESET_DENSE = ", ".join(
+    f"'{preset}': {sizes['experts'].dense_blocks or 0}" for preset, sizes in PRESETS.items() if "experts" in sizes
+)
+_DENSE = f"self.model.?experts.?denseBlocks.orValue({{{_PRESET_DENSE}}}[?self.model.?preset.orValue('')].orValue(0))"
 _LAYERS_OF_STAGE = f"{_LAYERS} / {_PIPELINE}"
 # What tensor divides: its name, whether it is known here, and it.
 _DIVIDED = (
@@ -65,6 +69,11 @@ MESH_RULES: tuple[Rule, ...] = (
         message=listed("expected pipelineRounds that divide the layers of a stage, such as", _LAYERS_OF_STAGE),
         shows=True,
         field=".mesh.pipelineRounds",
+    ),
+    _of_training(
+        holds=f"{_PIPELINE} == 1 || {_DENSE} == 0",
+        message="expected 1 with experts.denseBlocks: the stages of a pipeline have blocks of one kind",
+        field=".mesh.pipeline",
     ),
     _of_training(
         holds=f"{_EXPERT} == 1 || {_EXPERTS} > 0",

@@ -7,6 +7,7 @@ from shardwise.job.kernels import CUDNN_HEAD_MOST, CUDNN_HEAD_STEP, SPLASH_POSIT
 from shardwise.job.presets import PRESETS
 from shardwise.job.spec import Experts
 from shardwise_operator.api.cel import Rule, has_size, listed, of_preset, preset_or, quoted
+from shardwise_operator.api.latent_rules import LATENT_RULES
 
 _of_model = partial(Rule, at="spec.training.model")
 _of_scaling = partial(Rule, at="spec.training.model.ropeScaling")
@@ -23,8 +24,6 @@ _TURNED = quoted(
     preset for preset, fields in PRESETS.items() if fields.get("position") == "rotary" and "rotary_dim" not in fields
 )
 _TURNED_VALUES = preset_or("self", "rotary_dim", "rotaryDim", "0")
-_TURNED_OR_ALL = preset_or("self", "rotary_dim", "rotaryDim", _HEAD)
-_LATENT_PRESETS = quoted(preset for preset, fields in PRESETS.items() if "latent" in fields)
 _TURNED_IN_PART = quoted(preset for preset, fields in PRESETS.items() if "rotary_dim" in fields)
 _IS_ROTARY = (
     f"has(self.position) ? self.position == 'rotary' && !(self.?preset.orValue('') in {_TURNED_IN_PART}) : "
@@ -73,6 +72,9 @@ def _of_router(name: str, usual: str) -> str:
     return f"self.experts.?{alias}.orValue({{{table}}}[?self.?preset.orValue('')].orValue({usual}))"
 
 
+_DENSE = _of_router("dense_blocks", "0")
+_DENSE_WIDTHS = quoted(preset for preset, experts in _MIXTURES.items() if experts.dense_mlp)
+_HAS_DENSE_WIDTH = f"(has(self.experts.denseMlp) || self.?preset.orValue('') in {_DENSE_WIDTHS})"
 _GROUPS, _CHOSEN = _of_router("groups", "1"), _of_router("groups_per_token", "1")
 _IS_GROUPED = f"has(self.experts) && ({_NUMBERED}) && {_of_experts('count')} % {_GROUPS} == 0"
 
@@ -150,26 +152,7 @@ MODEL_RULES: tuple[Rule, ...] = (
         message="expected shared beside sharedGate, the width of the MLP whose gate it is",
         field=".experts.sharedGate",
     ),
-    _of_model(
-        holds=f"!has(self.latent) || has(self.latent.kvRank) || self.?preset.orValue('') in {_LATENT_PRESETS}",
-        message="expected kvRank, or a preset that has latent",
-        field=".latent",
-    ),
-    _of_model(
-        holds=f"!has(self.latent) || !{_KNOWN} || {_TURNED_OR_ALL} != {_HEAD}",
-        message="expected less than headSize with latent, which makes the rest of a key",
-        field=".rotaryDim",
-    ),
-    _of_model(
-        holds=f"!has(self.latent) || !{has_size('self', 'heads')} || {_KV_HEADS} == {_HEADS}",
-        message="expected as many as heads with latent; leave it out",
-        field=".kvHeads",
-    ),
-    _of_model(
-        holds="!has(self.latent) || !self.?attentionOutBias.orValue(false)",
-        message="expected false with latent",
-        field=".attentionOutBias",
-    ),
+    *LATENT_RULES,
     _of_model(
         holds="!has(self.experts) || !has(self.experts.biasRate) "
         f"|| (has(self.experts.pickBias) ? self.experts.pickBias : self.?preset.orValue('') in {_BIASED})",
@@ -192,6 +175,17 @@ MODEL_RULES: tuple[Rule, ...] = (
         f"|| {_of_router('group_score', json.dumps('two-best'))} == 'best'",
         message="expected best with one expert in each group",
         field=".experts.groupScore",
+    ),
+    _of_model(
+        holds=f"!has(self.experts) || ({_DENSE} > 0 ? {_HAS_DENSE_WIDTH} : !has(self.experts.denseMlp))",
+        message="expected denseMlp, the width of an MLP, with denseBlocks, and nothing without them",
+        field=".experts.denseMlp",
+    ),
+    _of_model(
+        holds=f"!has(self.experts) || !{has_size('self', 'layers')} "
+        f"|| {_DENSE} < {of_preset('self', 'layers', 'layers')}",
+        message="expected fewer denseBlocks than layers, so that one has experts",
+        field=".experts.denseBlocks",
     ),
     _of_scaling(
         holds="self.kind != 'linear' || !has(self.originalSeqLen)",

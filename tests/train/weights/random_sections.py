@@ -138,7 +138,13 @@ def _experts(draw: Random) -> Section:
     if draw.random() < 0.5:
         made |= {"shared": draw.randint(1, 30), "sharedGate": draw.random() < 0.5}
     if draw.random() < 0.2:
-        others = ({"score": "sigmoid"}, {"shareFactor": 2.5}, {"pickBias": True, "biasRate": 0.001}, {"groups": count})
+        others: tuple[Section, ...] = (
+            {"score": "sigmoid"},
+            {"shareFactor": 2.5},
+            {"pickBias": True},
+            {"groups": count},
+            {"denseBlocks": 1, "denseMlp": draw.randint(1, 30)},
+        )
         made |= others[draw.randrange(len(others))]
     return {"experts": made}
 

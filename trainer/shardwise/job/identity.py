@@ -75,7 +75,7 @@ _TABLE: Mapping[str, tuple[str, str]] = {
     ),
     "spec.training.model.experts": (
         """count perToken score shareOne shareFactor pickBias biasRate groups groupsPerToken groupScore shared
-        sharedGate balance""",
+        sharedGate denseBlocks denseMlp balance""",
         "",
     ),
     "spec.training.model.latent": ("kvRank qRank valueSize normEpsilon", ""),

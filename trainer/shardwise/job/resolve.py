@@ -83,7 +83,9 @@ def _model(model: Model, tokenizer: str, lora: Lora | None) -> Model:
 
 
 def _experts(experts: Experts, of_preset: Experts | None, lora: Lora | None) -> Experts:
-    experts = _fill(_fill(experts, dict(of_preset or ())), EXPERTS)
+    unused = {"dense_mlp"} if experts.dense_blocks == 0 else set()
+    experts = _fill(experts, {name: value for name, value in of_preset or () if name not in unused})
+    experts = _fill(experts, EXPERTS)
     if not experts.pick_bias:
         return experts
     return _fill(experts, {"bias_rate": 0.0 if lora else BIAS_RATE})  # beside adapters no step changes the model

@@ -9,23 +9,9 @@ what it lacks at the start. Recomputation in the backward pass is not counted: t
 Formula: Chowdhery et al., "PaLM" (2022), appendix B.
 """
 
-from collections.abc import Sequence
-
+from shardwise.job.latent_sizes import Products, products_of
 from shardwise.job.spec import Model
 from shardwise.job.spec.training import Lora
-
-Products = Sequence[tuple[int, int]]
-"""The products of attention, where they are not the usual ones: what each maps, to how many values."""
-
-
-def latent_products(
-    *, embed: int, heads: int, head_size: int, rotary_dim: int, kv_rank: int, q_rank: int, value_size: int
-) -> Products:
-    """Return the products of latent attention: to and from narrow vectors, and the way out."""
-    queries = heads * head_size
-    of_queries = [(embed, q_rank), (q_rank, queries)] if q_rank else [(embed, queries)]
-    of_heads = (kv_rank, heads * (head_size - rotary_dim + value_size))
-    return (*of_queries, (embed, kv_rank + rotary_dim), of_heads, (heads * value_size, embed))
 
 
 def block_matrix_parameters(
@@ -124,8 +110,17 @@ def block_matrices(model: Model, *, of_a_token: bool = False) -> int:
         inside=inside_of_a_token(model) if of_a_token else of_all,
         is_gated=is_gated(model),
         routes=(experts.count or 0) + bool(experts.shared_gate) if experts else 0,
-        products=_products(model),
+        products=products_of(model),
     )
+
+
+def all_block_matrices(model: Model, *, of_a_token: bool = False) -> int:
+    """Count the same of all blocks together, the first ones of a mixture with their own MLP."""
+    one, experts = block_matrices(model, of_a_token=of_a_token), model.experts
+    if not experts or not experts.dense_blocks:
+        return (model.layers or 0) * one
+    dense = model.model_copy(update={"experts": None, "mlp": experts.dense_mlp})
+    return ((model.layers or 0) - experts.dense_blocks) * one + experts.dense_blocks * block_matrices(dense)
 
 
 def adapter_parameters(model: Model, lora: Lora | None) -> int | None:
@@ -144,7 +139,7 @@ def block_adapters(model: Model, lora: Lora) -> tuple[int, int]:
         head_size=head_size,
         mlp=mlp if lora.mlp else 0,
         is_gated=is_gated(model),
-        products=_products(model),
+        products=products_of(model),
     )
 
 
@@ -161,13 +156,6 @@ def values_of_heads(model: Model) -> tuple[int, int]:
     """
     _, heads, kv_heads, head_size, _ = _of_block(model)
     return heads * head_size, kv_heads * (head_size + _value_size(model)) // 2
-
-
-def narrow_share(model: Model) -> float:
-    """Return how wide the narrow vectors of latent attention are together, in parts of the stream; 0 without it."""
-    latent = model.latent
-    wide = (latent.kv_rank or 0) + (model.rotary_dim or 0) + (latent.q_rank or 0) if latent else 0
-    return wide / (model.embed or 1)
 
 
 def attention_values(model: Model) -> int:
@@ -188,44 +176,34 @@ def num_parameters(model: Model, vocab_size: int) -> int:
     before = 0 if model.pre_norm is False else 1 if model.block == "parallel" else 2
     norms = before + (2 if model.post_norm else 0)
     ups = 2 if is_gated(model) else 1
-    block = block_matrices(model) + norms * norm * embed
+    block = norms * norm * embed
     of_qk = heads + kv_heads if model.qk_norm_over == "all-heads" else 2
     block += norm * head_size * of_qk if model.qk_norm else 0
     block += norm * ((model.latent.kv_rank or 0) + (model.latent.q_rank or 0)) if model.latent else 0
     block += head_size * (heads + 2 * kv_heads) if model.attention_bias else 0
     block += embed if model.attention_out_bias else 0
     block += ups * mlp + embed if model.mlp_bias else 0
-    block += (model.experts.count or 0) if model.experts and model.experts.pick_bias else 0
     head = (0 if model.tied_head else vocab_size * embed) + (vocab_size if model.head_bias else 0)
     positions = (model.seq_len or 0) * embed if model.position == "learned" else 0
-    return vocab_size * embed + positions + (model.layers or 0) * block + norm * embed + head
+    blocks = all_block_matrices(model) + (model.layers or 0) * block + _biases_of_choice(model)
+    return vocab_size * embed + positions + blocks + norm * embed + head
 
 
 def num_parameters_of_a_token(model: Model, vocab_size: int) -> int:
     """Return those that one token goes through: of a mixture's experts the few that it picks."""
-    others = block_matrices(model) - block_matrices(model, of_a_token=True)
-    return num_parameters(model, vocab_size) - (model.layers or 0) * others
+    others = all_block_matrices(model) - all_block_matrices(model, of_a_token=True)
+    return num_parameters(model, vocab_size) - others
+
+
+def _biases_of_choice(model: Model) -> int:
+    experts = model.experts
+    if not experts or not experts.pick_bias:
+        return 0
+    return ((model.layers or 0) - (experts.dense_blocks or 0)) * (experts.count or 0)
 
 
 def _value_size(model: Model) -> int:
     return (model.latent.value_size if model.latent else model.head_size) or 0
-
-
-def _products(model: Model) -> Products:
-    """Return the products of a resolved model's attention, if they are not the usual ones."""
-    embed, heads, _, head_size, _ = _of_block(model)
-    latent = model.latent
-    if latent is None:
-        return ()
-    return latent_products(
-        embed=embed,
-        heads=heads,
-        head_size=head_size,
-        rotary_dim=model.rotary_dim or 0,
-        kv_rank=latent.kv_rank or 0,
-        q_rank=latent.q_rank or 0,
-        value_size=_value_size(model),
-    )
 
 
 def _of_block(model: Model) -> tuple[int, int, int, int, int]:

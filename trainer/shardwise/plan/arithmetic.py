@@ -83,7 +83,7 @@ def _weights(program: Program) -> Iterator[tuple[float, int]]:
         experts = mesh[EXPERT] if layout.splits_experts and "experts" in names else 1
         # Whole over data, and as it is over tensor.
         size = math.prod(leaf.shape) // _ways_over_tensor(program, names) / experts / layout.stages
-        in_block, is_matrix = path.startswith("blocks."), _is_matrix(names)
+        in_block, is_matrix = path.startswith(("blocks.", "dense_blocks.")), _is_matrix(names)
         is_there_once = program.training.lora is not None and not is_adapter(path)
         gathers = (2 + (program.training.has_reference and is_there_once)) if in_block else 1
         there, back = (compute, wire) if is_matrix else (_FLOAT32, _FLOAT32)
@@ -102,7 +102,7 @@ def _to_experts(program: Program) -> float:
     others: int = layout.mesh.shape[EXPERT] - 1
     reference = int(program.training.has_reference)
     a_value = ((3 + reference) * layout.dtype.itemsize + (2 + reference) * layout.wire.itemsize) / layout.dtype.itemsize
-    return others * config.num_layers / layout.stages * _stream_bytes(program) * a_value
+    return others * (config.num_layers - config.num_dense_blocks) / layout.stages * _stream_bytes(program) * a_value
 
 
 def _over_pipeline(program: Program) -> float:

@@ -6,9 +6,11 @@ from functools import cache
 from typing import NamedTuple
 
 from shardwise.job.accelerators import accelerator_of
+from shardwise.job.latent_sizes import narrow_share
 from shardwise.job.presets import padded_vocab_size, published_vocab_size
 from shardwise.job.sizes import (
     adapter_parameters,
+    all_block_matrices,
     attention_values,
     block_adapters,
     block_matrices,
@@ -16,7 +18,6 @@ from shardwise.job.sizes import (
     inside_of_a_token,
     is_gated,
     keys_seen_twice,
-    narrow_share,
     values_of_heads,
 )
 from shardwise.job.spec import Model, Training, TrainingJob
@@ -176,7 +177,7 @@ def _seconds(training: Training, of: _Sizes, spec: AcceleratorSpec, links: _Link
     assert spec.peak_flops is not None
     model, shape, microbatches = training.model, of.shape, training.batch.microbatches
     total = training.batch.sequences * of.length
-    matrices = of.layers * block_matrices(model, of_a_token=True) + of.vocab * of.embed
+    matrices = all_block_matrices(model, of_a_token=True) + of.vocab * of.embed
     adapters = adapter_parameters(model, training.lora)
     one = flops_per_token(
         matrix_parameters=matrices,

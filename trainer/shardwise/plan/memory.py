@@ -97,7 +97,7 @@ def saved_activations(step: Step) -> int:
 
     Of a pipeline it is one part for each layer of a visit, in each tick.
     """
-    schedule, layers = Schedule.of(step.job.spec.training), step.program.config.num_layers
+    schedule, layers = Schedule.of(step.job.spec.training), step.program.config.Layers.size
     is_pipeline = schedule.stages > 1
     parts = (schedule.ticks, layers // schedule.stages // schedule.rounds) if is_pipeline else (layers,)
     weights = _shapes_of_parameters(step.program)
@@ -115,7 +115,7 @@ def _shapes_of_parameters(program: Program) -> set[tuple[int, ...]]:
     """Return the shapes of one layer's parameters: as they are stored, and whole over data."""
     shapes = set()
     for path, leaf in parameters(program.abstract()).items():
-        if path.startswith("blocks."):
+        if path.startswith(("blocks.", "dense_blocks.")):
             assert leaf.sharding is not None
             shapes.add(_without_ones(leaf.sharding.shard_shape(leaf.shape)[1:]))
     return shapes

@@ -19,7 +19,7 @@ Axes = str | tuple[str, ...]
 Table = Mapping[str, Axes]
 """Axis name -> mesh axes; a name that is not there is not split."""
 
-_TENSOR = dict.fromkeys(("heads", "kv_heads", "mlp", "shared", "vocab", "kv_down", "q_down"), "tensor")
+_TENSOR = dict.fromkeys(("heads", "kv_heads", "mlp", "shared", "dense_mlp", "vocab", "kv_down", "q_down"), "tensor")
 SPLIT_BY_FSDP = ("embed", "kv_latent", "q_latent")
 """What FSDP splits: the stream, of which nearly every weight has a side, and the narrow vectors of latent attention."""
 PARAMETERS: Table = MappingProxyType({**_TENSOR, **dict.fromkeys(SPLIT_BY_FSDP, DATA)})
@@ -42,6 +42,11 @@ def parameters_table(*, fsdp: bool, is_long: bool, in_stages: bool, splits_exper
     if splits_experts:
         table |= {"experts": EXPERT}
     return MappingProxyType(table)
+
+
+def activation_tables(*, is_long: bool) -> tuple[Table, Table]:
+    """Return the tables of activations inside of attention and MLP, and of the residual stream."""
+    return (LONG_COMPUTE, LONG_STREAM) if is_long else (COMPUTE, STREAM)
 
 
 def partition(names: Sequence[str], table: Table) -> PartitionSpec:

@@ -83,7 +83,7 @@ def zero_loads(config: GptConfig, layout: Layout, num_rows: int) -> dict[str, Ar
     """
     if not config.num_experts:
         return {}
-    zeros = jnp.zeros((config.num_layers // layout.stages, num_rows, config.num_experts), jnp.float32)
+    zeros = jnp.zeros((config.Layers.size // layout.stages, num_rows, config.num_experts), jnp.float32)
     return {LOADS: jax.lax.with_sharding_constraint(zeros, layout.spec(("", "batch", ""), layout.compute))}
 
 
@@ -92,7 +92,7 @@ def by_gradient(params: Mapping[str, T]) -> dict[str, T]:
     return {path: x for path, x in params.items() if path != PICK_BIAS}
 
 
-def moved(config: GptConfig, params: Mapping[str, Array], loads: Mapping[str, Array]) -> dict[str, Array]:
+def moved(rate: float, params: Mapping[str, Array], loads: Mapping[str, Array]) -> dict[str, Array]:
     """Return the biases of the choice after a step, if the parameters that steps change have any.
 
     That of an expert with less than the mean load goes up by the rate, and that of one with more goes down. Loads are
@@ -103,7 +103,7 @@ def moved(config: GptConfig, params: Mapping[str, Array], loads: Mapping[str, Ar
     picks = loads[LOADS].astype(jnp.int32)
     total, num_experts = picks.sum(1, keepdims=True), picks.shape[1]
     few, many = picks < -(-total // num_experts), picks > total // num_experts
-    return {PICK_BIAS: params[PICK_BIAS] + config.bias_rate * (few.astype(jnp.float32) - many.astype(jnp.float32))}
+    return {PICK_BIAS: params[PICK_BIAS] + rate * (few.astype(jnp.float32) - many.astype(jnp.float32))}
 
 
 def busiest(loads: Array) -> Array:

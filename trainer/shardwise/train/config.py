@@ -4,7 +4,7 @@ It knows nothing of meshes: `train/layout.py` maps its axes to them.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self, TypeVar
 
 from haliax import AxisSpec
@@ -46,7 +46,6 @@ class GptConfig(ModelAxes):
     expert_score: Literal["softmax", "sigmoid"] = "softmax"
     share_factor: float = 1.0
     pick_bias: bool = False
-    bias_rate: float = 0.0
     expert_groups: int = 1
     groups_per_token: int = 1
     group_score: Literal["two-best", "best"] = "two-best"
@@ -121,6 +120,8 @@ class GptConfig(ModelAxes):
             experts_share_one=_filled(model.experts.share_one) if model.experts else True,
             **_of_router(model.experts),
             shared_size=(model.experts.shared or 0) if model.experts else 0,
+            num_dense_blocks=_filled(model.experts.dense_blocks) if model.experts else 0,
+            dense_mlp_size=(model.experts.dense_mlp or 0) if model.experts else 0,
             shared_gate=_filled(model.experts.shared_gate) if model.experts else False,
             balance=_filled(model.experts.balance) if model.experts else 0.0,
             **_of_latent(model.latent),
@@ -182,6 +183,11 @@ class GptConfig(ModelAxes):
         return self.kv_rank > 0
 
     @property
+    def of_dense_blocks(self) -> Self:
+        """The config of the first blocks, which have one MLP each."""
+        return replace(self, num_experts=0)
+
+    @property
     def is_gated(self) -> bool:
         """Whether the MLP multiplies its activation by a second product."""
         return self.activation in ("swiglu", "geglu")
@@ -207,7 +213,6 @@ def _of_router(experts: Experts | None) -> dict[str, Any]:
         "expert_score": _filled(experts.score),
         "share_factor": _filled(experts.share_factor),
         "pick_bias": _filled(experts.pick_bias),
-        "bias_rate": experts.bias_rate or 0.0,
         "expert_groups": _filled(experts.groups),
         "groups_per_token": _filled(experts.groups_per_token),
         "group_score": _filled(experts.group_score),

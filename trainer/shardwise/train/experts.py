@@ -116,4 +116,6 @@ FeedForward = Mlp | Experts
 
 def feed_forward(config: GptConfig, *, key: Array) -> FeedForward:
     """Return a block's feed-forward layer: one MLP, or a mixture of them."""
-    return Experts.init(config, key=key) if config.num_experts else Mlp.init(config, config.Mlp, key=key)
+    if config.num_experts:
+        return Experts.init(config, key=key)
+    return Mlp.init(config, config.DenseMlp if config.num_dense_blocks else config.Mlp, key=key)

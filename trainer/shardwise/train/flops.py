@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from shardwise.job import sizes
 from shardwise.job.accelerators import accelerator_of
+from shardwise.job.latent_sizes import Products, latent_products
 from shardwise.job.spec import Training, TrainingJob
 from shardwise.train.config import GptConfig
 
@@ -32,24 +33,27 @@ def num_matrix_parameters(config: GptConfig) -> int:
 
     No padding, biases, gains or lookups.
     """
+    inside = (config.experts_per_token or 1) * config.mlp_size + config.shared_size
+    routes = config.num_experts + config.shared_gate
     block = sizes.block_matrix_parameters(
         embed=config.embed_size,
         heads=config.num_heads,
         kv_heads=config.num_kv_heads,
         head_size=config.head_size,
-        inside=(config.experts_per_token or 1) * config.mlp_size + config.shared_size,
+        inside=inside,
         is_gated=config.is_gated,
-        routes=config.num_experts + config.shared_gate,
+        routes=routes,
         products=_products(config),
     )
-    return config.num_layers * block + config.vocab_size * config.embed_size
+    dense = config.num_dense_blocks * config.embed_size * (3 * (config.dense_mlp_size - inside) - routes)
+    return config.num_layers * block + dense + config.vocab_size * config.embed_size
 
 
-def _products(config: GptConfig) -> sizes.Products:
+def _products(config: GptConfig) -> Products:
     """Return the products of attention, if they are not the usual ones."""
     if not config.is_latent:
         return ()
-    return sizes.latent_products(
+    return latent_products(
         embed=config.embed_size,
         heads=config.num_heads,
         head_size=config.head_size,

@@ -24,17 +24,7 @@ from jax.typing import DTypeLike
 
 from shardwise.job.spec import Training
 from shardwise.job.spec.training import ContextStrategy
-from shardwise.train.axes import (
-    COMPUTE,
-    LONG_COMPUTE,
-    LONG_STREAM,
-    SPLIT_BY_FSDP,
-    STAGES,
-    STREAM,
-    Table,
-    parameters_table,
-    partition,
-)
+from shardwise.train.axes import COMPUTE, SPLIT_BY_FSDP, STAGES, Table, activation_tables, parameters_table, partition
 from shardwise.train.eight_bits import Format
 from shardwise.train.fsdp import Placement, whole
 from shardwise.train.mesh import DATA, EXPERT, FSDP, MESH_AXES, device_grid
@@ -86,7 +76,7 @@ class Layout:
         mesh = Mesh(devices, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
         is_long, in_stages = mesh.shape["context"] > 1, mesh.shape["pipeline"] > 1
         parameters = parameters_table(fsdp=fsdp, is_long=is_long, in_stages=in_stages, splits_experts=splits_experts)
-        compute, stream = (LONG_COMPUTE, LONG_STREAM) if is_long else (COMPUTE, STREAM)
+        compute, stream = activation_tables(is_long=is_long)
         on_cpu = devices.flat[0].platform == "cpu"  # its compiler aborts at a hand-written sum of bfloat16
         formats = (jnp.dtype(dtype), jnp.dtype(jnp.float32 if on_cpu else wire))
         return cls(mesh, parameters, compute, stream, *formats, context_strategy)

@@ -37,7 +37,11 @@ def initial(config: GptConfig, lora: Lora | None, *, key: Array) -> Gpt:
     if lora is None:
         return model
     adapted = replace(model.blocks, stacked=_adapted(model.blocks.stacked, lora, config.Layers, key))
-    return replace(model, blocks=adapted)
+    before = model.dense_blocks
+    if before is not None:
+        of_before = _adapted(before.stacked, lora, config.DenseLayers, jax.random.fold_in(key, 0))
+        before = replace(before, stacked=of_before)
+    return replace(model, blocks=adapted, dense_blocks=before)
 
 
 def without_adapters(model: Gpt) -> Gpt:

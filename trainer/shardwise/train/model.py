@@ -15,19 +15,18 @@ import haliax.nn as hnn
 import jax
 import jax.numpy as jnp
 from haliax import Axis, NamedArray
-from jax.ad_checkpoint import checkpoint_name
 
 from shardwise.train.attention import CACHE_AXES, Cache, Ring
 from shardwise.train.block import Block, dropped
+from shardwise.train.block_stacks import folded, one_by_one, stacks
 from shardwise.train.config import GptConfig
 from shardwise.train.dropout import Dropout
 from shardwise.train.embedding import Lookup, lookup
 from shardwise.train.factors import Bend, of_embedding
-from shardwise.train.layout import Layout, in_float32
+from shardwise.train.layout import Layout
 from shardwise.train.linear import Linear
 from shardwise.train.loss import Head, OfHead, Tokens
 from shardwise.train.norm import Norm, normed
-from shardwise.train.remat import INPUT, OF_A_LAYER
 from shardwise.train.table import Table, copies
 from shardwise.train.zigzag import zigzag
 
@@ -42,7 +41,9 @@ class Gpt(eqx.Module):
     token_embedding: NamedArray
     position_embedding: NamedArray | None
     blocks: hnn.Stacked[Block]
-    """A step gathers one at a time. After `for_generation` it is a tuple of them."""
+    """A step gathers one at a time. After `for_generation` it is a tuple of all."""
+    dense_blocks: hnn.Stacked[Block] | None
+    """Those before them that have one MLP, where these are mixtures."""
     norm: Norm
     head: NamedArray | None
     head_bias: NamedArray | None
@@ -53,12 +54,11 @@ class Gpt(eqx.Module):
         token_key, position_key, block_key, head_key = jax.random.split(key, 4)
         std = config.init_std
         table, positions = (config.Embed, config.Vocab), (config.Embed, config.Position)
-        blocks = hnn.Stacked.init(config.Layers, Block, gradient_checkpointing=OF_A_LAYER[config.remat])
         return cls(
             config,
             hax.random.normal(token_key, table) * std,
             hax.random.normal(position_key, positions) * std if config.position == "learned" else None,
-            blocks(config, key=jax.random.split(block_key, config.num_layers)),
+            *stacks(config, key=block_key),
             Norm.init(config, config.Embed),
             None if config.tied_head else hax.random.normal(head_key, table) * std,
             hax.zeros(config.Vocab) if config.head_bias else None,
@@ -81,7 +81,10 @@ class Gpt(eqx.Module):
 
         """
         x = self._entering(table, tokens, dropout, layout)
-        x = self._through(x, hax.arange(self.config.Layers), segments, dropout, layout)
+        if self.dense_blocks is not None:
+            x = folded(self.dense_blocks, x, hax.arange(self.config.DenseLayers), segments, dropout, layout)
+        numbers = hax.arange(self.config.Layers, start=self.config.num_dense_blocks)
+        x = folded(self.blocks, x, numbers, segments, dropout, layout)
         return normed(self.norm, x, layout)
 
     def entering(self, tokens: Array, dropout: Dropout, layout: Layout) -> Array:
@@ -92,7 +95,8 @@ class Gpt(eqx.Module):
     def through(self, x: Array, layers: Array, segments: Array | None, dropout: Dropout, layout: Layout) -> Array:
         """Map what the first of these blocks gets to what the last returns; `layers` are their numbers in the model."""
         stream = hax.named(x, ("batch", "position", "embed"))
-        return _in_stream(self._through(stream, hax.named(layers, ("layers",)), segments, dropout, layout), layout)
+        stream = folded(self.blocks, stream, hax.named(layers, ("layers",)), segments, dropout, layout)
+        return _in_stream(stream, layout)
 
     def loss_of(self, x: Array, targets: Array, weights: Array, layout: Layout, loss: OfHead[T]) -> T:
         """Return the loss of what the last layer returned; see `loss`."""
@@ -103,20 +107,6 @@ class Gpt(eqx.Module):
     def _entering(self, table: Array, tokens: Array, dropout: Dropout, layout: Layout) -> NamedArray:
         x = self._embed(table, tokens, layout)
         return dropped(dropout, x, jnp.int32(self.config.num_layers), "embedding")
-
-    def _through(
-        self, x: NamedArray, layers: NamedArray, segments: Array | None, dropout: Dropout, layout: Layout
-    ) -> NamedArray:
-        named = None if segments is None else hax.named(segments, ("batch", "position"))
-
-        def layer(block: Block, x: NamedArray, index: NamedArray) -> NamedArray:
-            x = hax.named(checkpoint_name(x.array, INPUT), x.axes)
-            return in_float32(block)(x, index.array, named, dropout, layout)
-
-        # A scan over the stacked blocks: the program has one block for all layers, and gathers one layer at a time.
-        blocks = replace(self.blocks, Block=layers.resolve_axis("layers"))
-        through: NamedArray = blocks.fold_via(layer)(x, layers)
-        return through
 
     def for_generation(self, dtype: jnp.dtype) -> Self:
         """Return the model for `first_logits` and `next_logits`: blocks one by one, and what is multiplied in `dtype`.
@@ -129,9 +119,11 @@ class Gpt(eqx.Module):
             return replace(x, weight=x.weight.astype(dtype)) if isinstance(x, Linear) and x.Out != routes else x
 
         is_linear = lambda x: isinstance(x, Linear)  # noqa: E731
-        blocks = tuple(jax.tree.map(cast, self.blocks.unstacked(), is_leaf=is_linear))
+        blocks = jax.tree.map(cast, one_by_one(self.blocks, self.dense_blocks), is_leaf=is_linear)
         head = None if self.head is None else self.head.astype(dtype)
-        return replace(self, blocks=blocks, token_embedding=self.token_embedding.astype(dtype), head=head)
+        return replace(
+            self, blocks=blocks, dense_blocks=None, token_embedding=self.token_embedding.astype(dtype), head=head
+        )
 
     def first_logits(self, tokens: Array, start: Array, size: int, layout: Layout) -> tuple[Array, tuple[Cache, ...]]:
         """Return the logits that follow the last of these tokens, and the cache of every block.

@@ -29,11 +29,18 @@ class ModelAxes:
     kv_rank: int = 0
     q_rank: int = 0
     value_size: int = field(default=None)  # type: ignore[assignment]  # there too: the head size
+    num_dense_blocks: int = 0
+    dense_mlp_size: int = 0
 
     @property
     def Layers(self) -> Axis:
-        """The blocks, stacked."""
-        return Axis("layers", self.num_layers)
+        """The blocks, stacked, but for those that are `DenseLayers`."""
+        return Axis("layers", self.num_layers - self.num_dense_blocks)
+
+    @property
+    def DenseLayers(self) -> Axis:
+        """The first blocks of a mixture that have one MLP each, stacked."""
+        return Axis("dense_layers", self.num_dense_blocks)
 
     @property
     def Embed(self) -> Axis:
@@ -114,6 +121,11 @@ class ModelAxes:
     def Shared(self) -> Axis:
         """The hidden features of the MLP that every token goes through beside its experts."""
         return Axis("shared", self.shared_size)
+
+    @property
+    def DenseMlp(self) -> Axis:
+        """The hidden features of the MLP of such a first block."""
+        return Axis("dense_mlp", self.dense_mlp_size)
 
     @property
     def Gates(self) -> Axis:

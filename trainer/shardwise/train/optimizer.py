@@ -19,7 +19,7 @@ from shardwise.train.groups import groups_of, scaled
 Names = Mapping[str, tuple[str, ...]]
 Params = Mapping[str, jax.Array]
 # Axes that stack matrices, and axes whose tables are looked up by a token or a position.
-_STACKED = ("layers", "experts", "qkv", "kv")
+_STACKED = ("layers", "dense_layers", "experts", "qkv", "kv")
 _LOOKED_UP = ("vocab", "position")
 
 

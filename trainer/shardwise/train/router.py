@@ -46,7 +46,7 @@ def routed(
     if config.experts_share_one:
         shares = shares / (_sum(shares) if is_softmax else _sum(shares) + _LEAST)
     likely = scores if is_softmax else scores / (_sum(scores) + _LEAST)
-    factor, zeros = config.balance / config.num_layers, None if loads is None else loads.array
+    factor, zeros = config.balance / config.Layers.size, None if loads is None else loads.array
     shares = charged(factor, shares, likely, picks, zeros, "picks" if config.pick_bias else "shares")
     return shares if config.share_factor == 1 else config.share_factor * shares, picks
 

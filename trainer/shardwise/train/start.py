@@ -129,6 +129,7 @@ def _check_vocabulary(config: GptConfig, tokenizer_size: int, training: Training
             config.shared_size,
             config.KvDown.size if config.is_latent else 0,
             config.q_rank,
+            config.dense_mlp_size,
             config.Vocab.size,
             num_devices,
         )

@@ -105,6 +105,12 @@ class Program:
         base = {path: x for path, x in params.items() if path not in self.trained}
         return base, {path: x for path, x in params.items() if path in self.trained}
 
+    @property
+    def bias_rate(self) -> float:
+        """By how much a step moves a bias of the choice of experts."""
+        experts = self.training.model.experts
+        return (experts and experts.bias_rate) or 0.0
+
     def kept_dtype(self, path: str) -> jnp.dtype:
         """Return the dtype in which a parameter that steps change is kept."""
         dtype: jnp.dtype = jnp.dtype(jnp.float32 if path == PICK_BIAS else self.policy.param_dtype)

@@ -119,7 +119,7 @@ def _step(
     sums, slopes, loads = gradients(program, parameters(state), batch, state["step"])
     mean = program.rule.trained(jax.tree.map(lambda slope: slope / sums.weight, by_gradient(slopes)))
     params, optimizer = program.rule.apply(mean, state["optimizer"], by_gradient(state["params"]), state["step"])
-    params = {**params, **moved(program.config, state["params"], loads)}
+    params = {**params, **moved(program.bias_rate, state["params"], loads)}
     settings = program.training.optimizer
     rate = schedule(settings.schedule, settings.learning_rate, program.training.steps)(state["step"])
     metrics = Metrics(

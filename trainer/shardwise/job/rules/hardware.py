@@ -203,18 +203,11 @@ def _uneven(job: TrainingJob, tensor: int, data: int, context: int) -> list[str]
     model = job.spec.training.model
     vocab = None if model.vocab_size is None else padded_vocab_size(model.vocab_size)
     kv_heads = None if model.kv_heads == model.heads else model.kv_heads
-    shared = model.experts.shared if model.experts else None
-    latent = model.latent
-    kv_rank, q_rank = (latent.kv_rank, latent.q_rank) if latent else (None, None)
-    sizes = {
-        "heads": model.heads,
-        "kvHeads": kv_heads,
-        "mlp": model.mlp,
-        "shared": shared,
-        "latent.kvRank + rotaryDim": None if kv_rank is None else kv_rank + (model.rotary_dim or 0),
-        "latent.qRank": q_rank,
-        "vocabulary rows": vocab,
-    }
+    shared, dense_mlp = (model.experts.shared, model.experts.dense_mlp) if model.experts else (None, None)
+    kv_rank, q_rank = (model.latent.kv_rank, model.latent.q_rank) if model.latent else (None, None)
+    sizes = {"heads": model.heads, "kvHeads": kv_heads, "mlp": model.mlp, "shared": shared, "denseMlp": dense_mlp}
+    sizes["latent.kvRank + rotaryDim"] = None if kv_rank is None else kv_rank + (model.rotary_dim or 0)
+    sizes |= {"latent.qRank": q_rank, "vocabulary rows": vocab}
     parts = [
         f"{size} {name} over tensor {tensor}" for name, size in sizes.items() if size is not None and size % tensor
     ]

@@ -158,6 +158,25 @@ def router_can_choose(job: TrainingJob) -> Iterator[Problem]:
         yield wrong(f"{path}.groupScore", experts.group_score, "best with one expert in each group")
 
 
+def dense_blocks_have_a_width(job: TrainingJob) -> Iterator[Problem]:
+    """Require a width of the first blocks' MLP where there are such blocks, a mixture after them, and no pipeline."""
+    training, path = job.spec.training, f"{_PATH}.experts"
+    layers, experts = training.model.layers, training.model.experts
+    if experts is None or experts.dense_blocks is None:
+        return
+    given = experts.dense_blocks
+    if given and experts.dense_mlp is None:
+        yield Problem(path=f"{path}.denseMlp", given="nothing", expected="the width of the MLP, with denseBlocks")
+    if not given and experts.dense_mlp is not None:
+        expected = "nothing without denseBlocks, of whose MLP it is the width"
+        yield wrong(f"{path}.denseMlp", experts.dense_mlp, expected)
+    if layers is not None and given >= layers:
+        yield wrong(f"{path}.denseBlocks", given, f"fewer than the {layers} layers, so that one has experts")
+    if given and training.mesh.pipeline > 1:
+        expected = "1 with experts.denseBlocks: the stages of a pipeline have blocks of one kind"
+        yield wrong("spec.training.mesh.pipeline", training.mesh.pipeline, expected)
+
+
 def rope_scaling_has_its_fields(job: TrainingJob) -> Iterator[Problem]:
     """Require that each kind of scaling has its own fields, and its upper bound lies above its lower one."""
     scaling, path = job.spec.training.model.rope_scaling, f"{_PATH}.ropeScaling"
@@ -207,6 +226,7 @@ RULES = (
     experts_can_be_computed,
     latent_attention_can_be_computed,
     router_can_choose,
+    dense_blocks_have_a_width,
     rope_scaling_has_its_fields,
     kernel_runs_here,
     kernel_takes_the_shapes,

@@ -57,6 +57,12 @@ class Experts(StrictModel):
     shared_gate: Annotated[bool | None, FilledFrom(_PRESET_OR + "false")] = Field(
         None, description="Whether a token decides by a sigmoid how much of that it takes (Qwen 2 with experts)."
     )
+    dense_blocks: Annotated[int | None, Unit("blocks"), FilledFrom(_PRESET_OR + "0")] = Field(
+        None, ge=0, le=1023, description="How many blocks, the first ones, have one MLP in the place of experts."
+    )
+    dense_mlp: Annotated[int | None, Unit("values per token"), FilledFrom("the preset")] = Field(
+        None, ge=1, le=1048576, description="Width of the MLP of such a first block."
+    )
     balance: Annotated[float | None, Unit("ratio"), FilledFrom(_PRESET_OR + "0.01")] = Field(
         None,
         ge=0,

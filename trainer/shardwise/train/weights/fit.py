@@ -54,6 +54,8 @@ MODEL_KEYS: Mapping[str, str] = {
     "q_rank": "latent.qRank",
     "value_size": "latent.valueSize",
     "latent_epsilon": "latent.normEpsilon",
+    "num_dense_blocks": "experts.denseBlocks",
+    "dense_mlp_size": "experts.denseMlp",
     "query_pre_attn_scalar": "queryPreAttnScalar",
     "attention_softcap": "attentionSoftcap",
     "logit_softcap": "logitSoftcap",
@@ -66,6 +68,7 @@ MODEL_KEYS: Mapping[str, str] = {
     "scale_by_inverse_layer": "scaleByInverseLayer",
     "norm_epsilon": "normEpsilon",
 }
+_WIDTHS = frozenset({"shared_size", "dense_mlp_size", "q_rank"})
 _ROTARY_KEYS = frozenset(to_camel(name) for name in ROTARY)
 
 
@@ -77,7 +80,9 @@ def model_section(config: GptConfig) -> dict[str, Any]:
     for field, key in MODEL_KEYS.items():
         inside, _, name = key.rpartition(".")
         if key not in left_out and inside in held:
-            (section.setdefault(inside, {}) if inside else section)[name] = getattr(config, field)
+            value = getattr(config, field)
+            if field not in _WIDTHS or value:  # of nothing there is no width
+                (section.setdefault(inside, {}) if inside else section)[name] = value
     scaling = config.rope_scaling
     if scaling is not None:
         section["ropeScaling"] = as_data(scaling)

@@ -37,6 +37,7 @@ _USUAL: Mapping[str, Any] = {
     "share_factor": 1.0,
     "pick_bias": False,
     "expert_groups": 1,
+    "num_dense_blocks": 0,
     "shared_size": 0,
     "shared_gate": False,
     "scale_embedding": False,

@@ -8,8 +8,8 @@ another in others has two rows.
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -24,7 +24,8 @@ from shardwise.train.model import Gpt
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]
-_ONE_OF = frozenset({"layers", "experts", "qkv", "kv"})
+_BLOCKS, _DENSE = "blocks.", "dense_blocks."
+_ONE_OF = frozenset({"layers", "dense_layers", "experts", "qkv", "kv"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +46,7 @@ class Tensor:
     name: str
     path: str
     layer: int
+    """Of those that are stacked with it."""
     expert: int
     part: int
     groups: tuple[tuple[str, ...], ...]
@@ -60,7 +62,13 @@ class Tensor:
     @property
     def offset(self) -> Shape:
         """Return where the tensor starts in our parameter."""
-        places = {"layers": self.layer, "experts": self.expert, "qkv": self.part, "kv": self.part}
+        places = {
+            "layers": self.layer,
+            "dense_layers": self.layer,
+            "experts": self.expert,
+            "qkv": self.part,
+            "kv": self.part,
+        }
         return tuple(0 if name in self._flat else places[name] for name in self.names)
 
     def ours(self, published: Array) -> Array:
@@ -83,9 +91,10 @@ class Tensor:
         return tuple(name for group in self.groups for name in group)
 
 
-def tensors(rows: Iterable[Row], config: GptConfig) -> dict[str, Tensor]:
+def tensors(rows: Sequence[Row], config: GptConfig) -> dict[str, Tensor]:
     """Return all tensors of a model by published name, without the prefix."""
     parameters = parameter_axes(config)
+    rows = (*rows, *(replace(row, path=_DENSE + row.path.removeprefix(_BLOCKS)) for row in rows if _is_of_both(row)))
     held = [row for row in rows if row.path in parameters and _fits(row, parameters[row.path])]
     assert {row.path for row in held} == parameters.keys(), "every parameter has its rows"
     return {tensor.name: tensor for row in held for tensor in _expand(row, config, parameters[row.path])}
@@ -119,8 +128,15 @@ def axis_sizes(config: GptConfig) -> dict[str, int]:
         config.Routes,
         config.Shared,
         config.Gates,
+        config.DenseLayers,
+        config.DenseMlp,
     )
     return {axis.name: axis.size for axis in axes}
+
+
+def _is_of_both(row: Row) -> bool:
+    """Return whether a row is of the first blocks of a mixture too, whose MLPs have rows of their own."""
+    return row.path.startswith(_BLOCKS) and not row.path.startswith(f"{_BLOCKS}mlp.")
 
 
 def _fits(row: Row, names: tuple[str, ...]) -> bool:
@@ -135,13 +151,15 @@ def _groups(row: Row) -> tuple[tuple[str, ...], ...]:
 
 def _expand(row: Row, config: GptConfig, names: tuple[str, ...]) -> Iterator[Tensor]:
     sizes = axis_sizes(config) | {"vocab": config.vocab_size}
-    numbers = (range(config.num_layers), range(config.num_experts))[: row.name.count("{}")]
+    first, is_dense = config.num_dense_blocks, row.path.startswith(_DENSE)
+    layers = range(first) if is_dense else range(first, config.num_layers)
+    numbers = (layers, range(config.num_experts))[: row.name.count("{}")]
     for place in product(*numbers):
         layer, expert = (*place, 0, 0)[:2]
         yield Tensor(
             name=row.name.format(*place),
             path=row.path,
-            layer=layer,
+            layer=layer if is_dense or not numbers else layer - first,
             expert=expert,
             part=row.part,
             groups=_groups(row),
