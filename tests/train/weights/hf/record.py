@@ -66,6 +66,16 @@ LATENT = {
     "num_experts_per_tok": 3,
     "first_k_dense_replace": 0,
 }
+OF_V3 = {
+    **LLAMA,
+    "head_dim": 16,
+    "moe_intermediate_size": 40,
+    "n_routed_experts": 6,
+    "num_experts_per_tok": 3,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+}
+GROUPS = {"n_group": 3, "topk_group": 2, "routed_scaling_factor": 2.5}
 MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "gpt2": ("gpt2", {"vocab_size": VOCAB, "n_embd": 48, "n_layer": 3, "n_head": 6, "n_positions": POSITIONS}),
     "gptj": (
@@ -170,6 +180,13 @@ MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
             },
         },
     ),
+    "dots1": ("dots1", {**OF_V3, "norm_topk_prob": True, "routed_scaling_factor": 2.5}),
+    "dots1-groups": (
+        "dots1",
+        {**OF_V3, **GROUPS, "first_k_dense_replace": 0, "attention_bias": True, "tie_word_embeddings": True},
+    ),
+    "glm4-moe": ("glm4_moe", {**OF_V3, "attention_bias": True, "use_qk_norm": True, "n_shared_experts": 2}),
+    "glm4-moe-groups": ("glm4_moe", {**OF_V3, **GROUPS, "first_k_dense_replace": 2, "norm_topk_prob": False}),
     "gpt-neox": (
         "gpt_neox",
         {

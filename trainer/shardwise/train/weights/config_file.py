@@ -37,6 +37,8 @@ def read_fields(family: Family, published: Mapping[str, Any], shapes: Mapping[st
     if family.has_latent:
         latent, published = read_latent(family, published, shapes)
         fields |= latent
+    if not fields.get("num_dense_blocks"):
+        fields.pop("dense_mlp_size", None)
     fields |= read_windows(family, published, fields["num_layers"])
     if family.rope:
         has_windows = fields.get("sliding_window") is not None
@@ -99,7 +101,8 @@ def _count(family: Family, key: Key, published: Mapping[str, Any], shapes: Mappi
         start = family.mark.split(".")[0]
         size = len({name.split(".")[1] for name in shapes if name.startswith(f"{start}.")})
     if size is None:
-        return whole(family, published, key.name, key.default or 0) or None
+        is_none = key.may_be_none and published.get(key.name) == 0
+        return None if is_none else whole(family, published, key.name, key.default or 0) or None
     if whole(family, published, key.name, size) != size:
         raise DataError(
             f"config.json: {key.name} is {published[key.name]}, but the tensors have {size}; "

@@ -1,6 +1,7 @@
 """The published families that can be imported and exported."""
 
 from shardwise.train.config import GptConfig
+from shardwise.train.weights.biased_mixture_families import DOTS1, GLM4_MOE
 from shardwise.train.weights.deepseek_families import DEEPSEEK_V2, DEEPSEEK_V3
 from shardwise.train.weights.family import Family, differences
 from shardwise.train.weights.gpt_families import GPT2, GPTJ, NEOX
@@ -28,6 +29,8 @@ FAMILIES: tuple[Family, ...] = (
     OLMO3,
     GEMMA2,
     GEMMA3,
+    DOTS1,
+    GLM4_MOE,
 )
 
 

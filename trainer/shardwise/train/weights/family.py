@@ -31,6 +31,8 @@ class Key:
     """What it counts as if it is left out; None: what follows from other fields."""
     shape: tuple[str, int] | None = None
     """The tensor and the axis whose size it is: the key may then be left out, and must agree."""
+    may_be_none: bool = False
+    """Of a whole number: whether it may be 0."""
     times: str | None = None
     """Of a whole number: the field whose multiple ours is, by the number that is theirs."""
     values: Mapping[Any, Any] = declared(default_factory=dict)
@@ -95,6 +97,8 @@ class Family:
 
     Such a family is read and never written: another one has these as tensors of their own.
     """
+    further_layers: str = ""
+    """The key of how many layers follow the last one to predict further tokens, which are not read."""
     rows: tuple[Row, ...]
 
 

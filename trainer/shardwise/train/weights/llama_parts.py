@@ -11,11 +11,11 @@ from shardwise.train.weights.tensors import Row
 def keys(
     *,
     mlp: str = "intermediate_size",
-    width: tuple[str, int] = ("mlp.gate_proj", 0),
+    width: tuple[str, int] | None = ("mlp.gate_proj", 0),
     epsilon: float = 1e-6,
     kv_heads: int | None = None,
 ) -> tuple[Key, ...]:
-    """Return the keys that the families share, with the name of the MLP's width and where it is told."""
+    """Return the keys that the families share, with the name of the MLP's width and the tensor that tells it."""
     return (
         *sizes(
             {
@@ -27,7 +27,7 @@ def keys(
             {
                 "vocab_size": ("embed_tokens.weight", 0),
                 "embed_size": ("embed_tokens.weight", 1),
-                "mlp_size": (f"layers.0.{width[0]}.weight", width[1]),
+                **({} if width is None else {"mlp_size": (f"layers.0.{width[0]}.weight", width[1])}),
             },
         ),
         Key(name="num_key_value_heads", field="num_kv_heads", kind="count", default=kv_heads),

@@ -20,7 +20,7 @@ _QWEN_KEYS = keys(mlp="moe_intermediate_size", width=("mlp.experts.0.gate_proj",
 _ALL_HAVE_EXPERTS: Mapping[str, tuple[Any, ...]] = {"decoder_sparse_step": (1,), "mlp_only_layers": ([], None)}
 
 
-def _mixture(layer: str, gate: str, up: str, down: str, beside: tuple[Row, ...] = ()) -> Mapping[str, Any]:
+def mixture(layer: str, gate: str, up: str, down: str, beside: tuple[Row, ...] = ()) -> Mapping[str, Any]:
     """Return what such models have in common with the others, and the names of their experts in a layer's part.
 
     `beside` are the rows of what is there beside experts and router.
@@ -38,7 +38,7 @@ def _mixture(layer: str, gate: str, up: str, down: str, beside: tuple[Row, ...] 
 
 
 MIXTRAL = Family(
-    **_mixture("block_sparse_moe", "w1", "w3", "w2"),
+    **mixture("block_sparse_moe", "w1", "w3", "w2"),
     name="mixtral",
     title="Mixtral",
     architecture="MixtralForCausalLM",
@@ -64,7 +64,7 @@ MIXTRAL = Family(
 
 _SHARED = "layers.{}.mlp.shared_expert"
 QWEN2_MOE = Family(
-    **_mixture(
+    **mixture(
         "mlp",
         *("gate_proj", "up_proj", "down_proj"),
         beside=(
@@ -98,7 +98,7 @@ QWEN2_MOE = Family(
 )
 
 QWEN3_MOE = Family(
-    **_mixture("mlp", "gate_proj", "up_proj", "down_proj"),
+    **mixture("mlp", "gate_proj", "up_proj", "down_proj"),
     name="qwen3_moe",
     title="Qwen 3 with experts",
     architecture="Qwen3MoeForCausalLM",

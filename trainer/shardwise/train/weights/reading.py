@@ -70,9 +70,10 @@ def read(path: Path, *, heads: int | None = None) -> tuple[GptConfig, Iterator[t
     """
     file = locate(path)
     found = _without_prefix(_index(file) if file.suffix == ".json" else entries(file), file)
-    shapes = {name: entry.shape for name, entry in found.items()}
     published = _published(file.parent / CONFIG_FILE) or {}
-    family, config = recognise_family(shapes, published), recognise(shapes, published, heads)
+    family = recognise_family({name: entry.shape for name, entry in found.items()}, published)
+    found = _without_further_layers(family, found, published)
+    config = recognise({name: entry.shape for name, entry in found.items()}, published, heads)
     expected = tensors(family.rows, config)
     found = taken_apart(family, found, expected)
     shapes = {name: entry.shape for name, entry in found.items()}
@@ -150,6 +151,17 @@ def _without_prefix(found: Mapping[str, TensorEntry], file: Path) -> dict[str, T
             raise DataError(f"{file}: has both {full} and {bare}; expected one: get the file anew")
         plain[short] = entry
     return plain
+
+
+def _without_further_layers(
+    family: Family, found: dict[str, TensorEntry], published: Mapping[str, Any]
+) -> dict[str, TensorEntry]:
+    """Return the tensors without those of the layers behind the last that predict further tokens."""
+    known, further = published.get("num_hidden_layers"), published.get(family.further_layers)
+    if not isinstance(known, int) or not isinstance(further, int):
+        return found
+    left_out = tuple(f"layers.{layer}." for layer in range(known, known + further))
+    return {name: entry for name, entry in found.items() if not name.startswith(left_out)}
 
 
 def _check(expected: Mapping[str, Tensor], given: Mapping[str, Shape]) -> None:
