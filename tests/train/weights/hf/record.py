@@ -116,6 +116,7 @@ MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         "deepseek_v2",
         {
             **LATENT,
+            "first_k_dense_replace": 1,
             "rms_norm_eps": 1e-5,
             "rope_scaling": SHARPER,
         },
@@ -128,7 +129,10 @@ MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         "deepseek_v3",
         {**LATENT, "q_lora_rank": 28, "n_shared_experts": 1, "n_group": 3, "topk_group": 2, "rope_scaling": SHARPER},
     ),
-    "moonlight": ("deepseek_v3", {**LATENT, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.446}),
+    "moonlight": (
+        "deepseek_v3",
+        {**LATENT, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.446},
+    ),
     "granite": ("granite", {**LLAMA, **GRANITE}),
     "granite-biases": (
         "granite",

@@ -17,7 +17,7 @@ from shardwise.train.weights.parts import choices, flag, row
 from shardwise.train.weights.tensors import Row
 
 
-def _mlp_rows(name: str, path: str, inside: str) -> tuple[Row, ...]:
+def mlp_rows(name: str, path: str, inside: str) -> tuple[Row, ...]:
     """Return the rows of a gated MLP without biases."""
     axes = {"gate": f"{inside} embed", "up": f"{inside} embed", "down": f"embed {inside}"}
     return tuple(row(f"{name}.{part}_proj.weight", f"{path}.{part}.weight", of) for part, of in axes.items())
@@ -28,8 +28,8 @@ _MIXTURE: Mapping[str, Any] = mixture(
     *("gate_proj", "up_proj", "down_proj"),
     beside=(
         row("layers.{}.mlp.gate.e_score_correction_bias", "blocks.mlp.pick_bias", "routes"),
-        *_mlp_rows("layers.{}.mlp.shared_experts", "blocks.mlp.shared", "shared"),
-        *_mlp_rows("layers.{}.mlp", "dense_blocks.mlp", "dense_mlp"),
+        *mlp_rows("layers.{}.mlp.shared_experts", "blocks.mlp.shared", "shared"),
+        *mlp_rows("layers.{}.mlp", "dense_blocks.mlp", "dense_mlp"),
     ),
 )
 _FREE = ("shared_size", "share_factor", "expert_groups", "num_dense_blocks")
