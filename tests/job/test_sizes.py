@@ -37,6 +37,8 @@ PUBLISHED = {
     "olmo3-7b": 7_298_011_136,
     "gemma2-2b": 2_614_341_888,
     "gemma3-1b": 999_885_952,
+    "deepseek-v2-lite": 15_706_484_224,
+    "moonlight-16b-a3b": 15_960_110_208,
 }
 """The elements of all tensors of the published files, a tied head counted once."""
 

@@ -33,9 +33,9 @@ _FAMILIES = (
     "olmo3-7b",
     "gemma2-2b",
     "gemma3-1b",
+    "deepseek-v2-lite",
+    "moonlight-16b-a3b",
 )
-_BESIDE = {"deepseek-v2": {**PRESETS["mixtral-8x7b"], "latent": None}}
-"""Families without a preset that says all that their members share."""
 _OF_SIZES = {*SIZES, "latent", "kv_heads", "head_size", "mlp", "rotary_dim", "experts"}
 _LOCAL_BASES = (100.0, 2e4)
 
@@ -49,7 +49,7 @@ def random_config(seed: int) -> GptConfig:
 
 
 def _section(draw: Random) -> Section:
-    family = {**PRESETS, **_BESIDE}[draw.choice((*_FAMILIES, *_BESIDE))]
+    family = PRESETS[draw.choice(_FAMILIES)]
     left_out = _OF_SIZES if family["position"] == "rotary" else {*_OF_SIZES, *ROTARY}
     section = {to_camel(name): value for name, value in family.items() if name not in left_out}
     changes = [*draw.sample(_OFTEN, draw.randint(0, 2)), *draw.sample(_CHANGES, draw.randint(0, 3))]
@@ -159,9 +159,10 @@ def _latent(draw: Random) -> Section:
 
 
 def _deepseek(draw: Random) -> Section:
-    """Return what all models of DeepSeek-V2 say, most often."""
+    """Return what all models of DeepSeek-V2, or of V3, say, most often."""
     width = draw.randint(1, 20)
-    experts = {**_experts(draw)["experts"], "shareOne": False, "shared": 2 * width, "sharedGate": False}
+    experts = {**_experts(draw)["experts"], "shared": 2 * width, "sharedGate": False}
+    experts |= draw.choice(({"shareOne": False}, {"score": "sigmoid", "pickBias": True, "groups": 1}))
     return {**_latent(draw), "rotaryPairs": "interleaved", "mlp": width, "experts": experts}
 
 

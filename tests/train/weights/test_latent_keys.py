@@ -1,6 +1,7 @@
 """Keys of latent attention in a config.json: read, written as they were read, and refused by name."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -36,7 +37,7 @@ SECTION: Fields = {
     "latent": {"kvRank": 512, "valueSize": 128},
     "experts": {"count": 64, "perToken": 6, "shareOne": False, "shared": 2816, "balance": 0.0},
 }
-"""DeepSeek-V2-Lite's, without its first layer and the stretched positions."""
+"""DeepSeek-V2-Lite's, without its first layer and without stretched positions."""
 
 
 def published_of(section: Fields) -> tuple[GptConfig, Fields]:
@@ -46,6 +47,36 @@ def published_of(section: Fields) -> tuple[GptConfig, Fields]:
     assert family is not None
     assert family.name == "deepseek_v2"
     return config, published_config(family, config, "float32")
+
+
+@pytest.mark.parametrize(
+    ("preset", "name", "vocab_size", "expected"),
+    [
+        (
+            "deepseek-v2-lite",
+            "deepseek_v2",
+            102400,
+            {"intermediate_size": 10944, "first_k_dense_replace": 1, "routed_scaling_factor": 1.0},
+        ),
+        (
+            "moonlight-16b-a3b",
+            "deepseek_v3",
+            163840,
+            {"intermediate_size": 11264, "routed_scaling_factor": 2.446, "n_group": 1, "rope_scaling": None},
+        ),
+    ],
+)
+def test_a_preset_is_of_its_family(preset: str, name: str, vocab_size: int, expected: Fields) -> None:
+    """It is exported as its family with the published numbers, and read back but for how loads are kept even."""
+    config = config_of({"preset": preset}, vocab_size)
+    family = family_of(config)
+    assert family is not None
+    assert family.name == name
+    published = published_config(family, config, "float32")
+    assert {key: published[key] for key in expected} == expected
+    assert recognise(shapes_of(config), published, None) == replace(config, balance=0.0)
+    if config.rope_scaling is not None:
+        assert (published["rope_scaling"]["mscale"], published["rope_scaling"]["mscale_all_dim"]) == (0.707, 0.707)
 
 
 @pytest.mark.parametrize("q_rank", [None, 1536])
@@ -96,7 +127,7 @@ def test_what_yarn_sharpens_is_written_as_it_was_read(gains: Fields, of_rope: fl
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"first_k_dense_replace": 1}, "first_k_dense_replace is 1, expected 0 for DeepSeek-V2"),
+        ({"moe_layer_freq": 2}, "moe_layer_freq is 2, expected 1 for DeepSeek-V2"),
         ({"topk_method": "group_limited_greedy"}, "topk_method is group_limited_greedy, expected greedy"),
         ({"norm_topk_prob": True}, "norm_topk_prob is True, expected False"),
         ({"attention_bias": True}, "attention_bias is True, expected False"),

@@ -78,6 +78,7 @@ GRANITE3 = LLAMA | {
     "residual_factor": 0.22,
 }
 SMOLLM3 = LLAMA | {"tied_head": True, "rope_theta": 5e6, "norm_epsilon": 1e-6, "rotary_pattern": 4}
+DEEPSEEK = LLAMA | {"head_size": 192, "rotary_dim": 64, "rotary_pairs": "interleaved", "norm_epsilon": 1e-6}
 OLMO2 = LLAMA | {
     "pre_norm": False,
     "post_norm": True,

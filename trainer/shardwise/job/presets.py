@@ -22,6 +22,7 @@ from shardwise.job.family_values import (
     QWEN3,
     SMOLLM3,
 )
+from shardwise.job.latent_presets import LATENT_PRESETS, LATENT_VOCAB_SIZES
 from shardwise.job.rounding import padded
 from shardwise.job.spec import Experts, RopeScaling
 
@@ -178,6 +179,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         **GEMMA3,
     },
     "pythia-410m": {"layers": 24, "heads": 16, "embed": 1024, "seq_len": 2048, "rotary_dim": 16, **NEOX},
+    **LATENT_PRESETS,
 }
 
 _GPT2_VOCAB_SIZE = 50257
@@ -203,6 +205,7 @@ _VOCAB_SIZES: Mapping[str, int] = {
     "gemma2-2b": 256000,
     "gemma3-1b": 262144,
     "pythia-410m": 50304,
+    **LATENT_VOCAB_SIZES,
 }
 
 # A model without a preset is GPT-2's kind of block, at its own sizes.

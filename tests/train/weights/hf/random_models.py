@@ -161,8 +161,23 @@ def _deepseek_v2(draw: Random) -> Fields:
         "num_experts_per_tok": draw.randint(1, count),
         "moe_intermediate_size": draw.randint(1, 60),
         "n_shared_experts": draw.randint(1, 3),
-        "first_k_dense_replace": 0,
+        "first_k_dense_replace": draw.randint(0, fields["num_hidden_layers"] - 1),
+        "routed_scaling_factor": draw.choice((1.0, 2.446, draw.uniform(0.5, 3))),
         "rope_parameters": rope,
+    }
+
+
+def _deepseek_v3(draw: Random) -> Fields:
+    groups, of_one = draw.randint(1, 3), draw.randint(2, 4)
+    chosen = draw.randint(1, groups)
+    return {
+        **_deepseek_v2(draw),
+        "rope_interleave": draw.random() < 0.7,
+        "norm_topk_prob": draw.random() < 0.6,
+        "n_routed_experts": groups * of_one,
+        "n_group": groups,
+        "topk_group": chosen,
+        "num_experts_per_tok": draw.randint(1, chosen * of_one),
     }
 
 
@@ -311,6 +326,7 @@ _FAMILIES: Mapping[str, Callable[[Random], Fields]] = {
     "qwen3": _qwen3,
     "qwen3_moe": _qwen3_moe,
     "deepseek_v2": _deepseek_v2,
+    "deepseek_v3": _deepseek_v3,
     "granite": _granite,
     "smollm3": _smollm3,
     "olmo2": _olmo2,

@@ -41,6 +41,8 @@ PresetName = Literal[
     "gemma2-2b",
     "gemma3-1b",
     "pythia-410m",
+    "deepseek-v2-lite",
+    "moonlight-16b-a3b",
 ]
 
 _PRESET = FilledFrom("the preset")
