@@ -39,6 +39,8 @@ PUBLISHED = {
     "gemma3-1b": 999_885_952,
     "deepseek-v2-lite": 15_706_484_224,
     "moonlight-16b-a3b": 15_960_110_208,
+    "glm4.5-air": 106_852_251_264,  # and a layer that predicts another token, which is not read
+    "dots.llm1": 142_774_381_696,
 }
 """The elements of all tensors of the published files, a tied head counted once."""
 
@@ -57,7 +59,8 @@ def test_a_preset_has_the_published_number_of_parameters(preset: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("preset", "published"), [("mixtral-8x7b", 12.9e9), ("qwen3-30b-a3b", 3.3e9), ("qwen1.5-moe-a2.7b", 2.7e9)]
+    ("preset", "published"),
+    [("mixtral-8x7b", 12.9e9), ("qwen3-30b-a3b", 3.3e9), ("qwen1.5-moe-a2.7b", 2.7e9), ("dots.llm1", 14e9)],
 )
 def test_a_token_goes_through_as_many_parameters_as_published(preset: str, published: float) -> None:
     """Of a mixture of experts; the authors tell two digits or three."""

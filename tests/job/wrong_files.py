@@ -380,6 +380,23 @@ RULES = [
         ["given 2", "1 with experts.denseBlocks", "blocks of one kind"],
     ),
     (
+        "training={model: {preset: glm4.5-air}, mesh: {pipeline: 2}, "
+        + REST.replace("16", "16, microbatches: 2")
+        + "}",
+        "spec.training.mesh.pipeline",
+        ["given 2", "1 with experts.denseBlocks", "blocks of one kind"],
+    ),
+    (
+        "training.model={preset: glm4.5-air, experts: {pickBias: false, biasRate: 0.01}}",
+        "spec.training.model.experts.biasRate",
+        ["given 0.01", "no biasRate without pickBias: true"],
+    ),
+    (
+        "training.model={preset: glm4.5-air, experts: {groups: 8, groupsPerToken: 9}}",
+        "spec.training.model.experts.groupsPerToken",
+        ["given 9", "at most the 8 groups that there are"],
+    ),
+    (
         "training.model={preset: mixtral-8x7b, experts: {denseBlocks: 1, denseMlp: 1023}}",
         "spec.training.mesh.tensor",
         ["1023 denseMlp over tensor 2"],

@@ -35,6 +35,8 @@ _FAMILIES = (
     "gemma3-1b",
     "deepseek-v2-lite",
     "moonlight-16b-a3b",
+    "glm4.5-air",
+    "dots.llm1",
 )
 _OF_SIZES = {*SIZES, "latent", "kv_heads", "head_size", "mlp", "rotary_dim", "experts"}
 _LOCAL_BASES = (100.0, 2e4)
@@ -54,10 +56,12 @@ def _section(draw: Random) -> Section:
     section = {to_camel(name): value for name, value in family.items() if name not in left_out}
     changes = [*draw.sample(_OFTEN, draw.randint(0, 2)), *draw.sample(_CHANGES, draw.randint(0, 3))]
     if "experts" in family:
-        changes.append(_experts)
+        changes.append(_biased_experts if family["experts"].pick_bias else _experts)
     if "latent" in family:
         changes.append(_deepseek)
     section |= _sizes(draw) | {key: value for change in changes for key, value in change(draw).items()}
+    if "experts" in family and family["experts"].pick_bias and draw.random() < 0.9:  # as those families tell it
+        section["experts"] |= {"shared": (section["mlp"] or 4 * section["embed"]) * draw.randint(1, 3)}
     if section.get("ropeScaling") is None and section.get("localRopeTheta") == section.get("ropeTheta"):
         section["localRopeTheta"] = None  # an export cannot tell it from none
     return section
@@ -161,9 +165,31 @@ def _latent(draw: Random) -> Section:
 def _deepseek(draw: Random) -> Section:
     """Return what all models of DeepSeek-V2, or of V3, say, most often."""
     width = draw.randint(1, 20)
-    experts = {**_experts(draw)["experts"], "shared": 2 * width, "sharedGate": False}
-    experts |= draw.choice(({"shareOne": False}, {"score": "sigmoid", "pickBias": True, "groups": 1}))
+    experts: Section = {**_experts(draw)["experts"], "shareOne": False, "sharedGate": False}
+    if draw.random() < 0.5:
+        experts = _biased_experts(draw)["experts"]
+    experts["shared"] = 2 * width
     return {**_latent(draw), "rotaryPairs": "interleaved", "mlp": width, "experts": experts}
+
+
+def _biased_experts(draw: Random) -> Section:
+    """Return some of DeepSeek-V3's kind."""
+    groups = draw.choice((1, 1, 2, 3))
+    made = {"count": groups * draw.randint(2, 4), "perToken": draw.randint(1, 2), "shareOne": draw.random() < 0.5}
+    dense = draw.choice(({}, {"denseBlocks": draw.randint(1, 4), "denseMlp": draw.randint(1, 40)}))
+    chosen = {"groups": groups, "groupsPerToken": draw.randint(1, groups)}
+    factor = draw.choice((1.0, 2.5, 3.0))
+    return {
+        "experts": {
+            **made,
+            **dense,
+            **chosen,
+            "score": "sigmoid",
+            "shareFactor": factor,
+            "pickBias": True,
+            "balance": 0.0,
+        }
+    }
 
 
 _CHANGES: tuple[Draw, ...] = (

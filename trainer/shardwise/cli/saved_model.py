@@ -23,6 +23,7 @@ from shardwise.protocol import takeover
 from shardwise.protocol.contract import checkpoint_name
 from shardwise.protocol.errors import CheckpointError, DataError
 from shardwise.train import weights
+from shardwise.train.balance import PICK_BIAS
 from shardwise.train.checkpoint import CheckpointWriter, load_numpy, restore, steps
 from shardwise.train.config import GptConfig
 from shardwise.train.devices import devices_of
@@ -117,7 +118,7 @@ def exported_parameters(
     """
     names = _names(config, job.spec.training.lora)
     for name, array in whole_parameters(job, names, root, step, in_float32=dtype is not None):
-        yield name, array if dtype is None else _cast(name, array, dtype)
+        yield name, array if dtype is None or name == PICK_BIAS else _cast(name, array, dtype)
 
 
 def _cast(name: str, array: np.ndarray, dtype: str) -> np.ndarray:

@@ -88,6 +88,14 @@ OLMO2 = LLAMA | {
     "norm_epsilon": 1e-6,
 }
 OLMO3 = OLMO2 | {"local_rope_theta": 500_000.0, "sliding_window": 4096, "sliding_window_pattern": 4}
+GLM45 = LLAMA | {
+    "head_size": 128,
+    "attention_bias": True,
+    "attention_out_bias": False,
+    "rotary_dim": 64,
+    "rope_theta": 1e6,
+}
+DOTS1 = LLAMA | {"qk_norm": True, "head_size": 128, "rope_theta": 1e7}
 GEMMA2 = LLAMA | {
     "norm": "rms-unit-offset",
     "post_norm": True,

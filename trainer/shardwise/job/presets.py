@@ -23,6 +23,7 @@ from shardwise.job.family_values import (
     SMOLLM3,
 )
 from shardwise.job.latent_presets import LATENT_PRESETS, LATENT_VOCAB_SIZES
+from shardwise.job.mixture_presets import BIASED_MIXTURES
 from shardwise.job.rounding import padded
 from shardwise.job.spec import Experts, RopeScaling
 
@@ -180,6 +181,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     },
     "pythia-410m": {"layers": 24, "heads": 16, "embed": 1024, "seq_len": 2048, "rotary_dim": 16, **NEOX},
     **LATENT_PRESETS,
+    **BIASED_MIXTURES,
 }
 
 _GPT2_VOCAB_SIZE = 50257
@@ -206,6 +208,8 @@ _VOCAB_SIZES: Mapping[str, int] = {
     "gemma3-1b": 262144,
     "pythia-410m": 50304,
     **LATENT_VOCAB_SIZES,
+    "glm4.5-air": 151552,
+    "dots.llm1": 152064,
 }
 
 # A model without a preset is GPT-2's kind of block, at its own sizes.

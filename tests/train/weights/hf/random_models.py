@@ -42,7 +42,8 @@ def as_written(config: Mapping[str, Any], defaults: Mapping[str, Any], seed: int
     full = dict(rope.get("full_attention", rope))
     kept["rope_theta" if config["model_type"] != "gpt_neox" else "rotary_emb_base"] = full.pop("rope_theta")
     if "partial_rotary_factor" in full:
-        kept["rotary_pct"] = full.pop("partial_rotary_factor")
+        share = "partial_rotary_factor" if config["model_type"] == "glm4_moe" else "rotary_pct"
+        kept[share] = full.pop("partial_rotary_factor")
     if "sliding_attention" in rope and config["model_type"] != "olmo3":
         kept["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
     if full.get("rope_type") != "default":
@@ -191,6 +192,32 @@ def _experts(draw: Random) -> Fields:
     }
 
 
+def _dots1(draw: Random) -> Fields:
+    fields = _qwen3(draw)
+    groups = draw.choice((1, 1, 2, 3))
+    return {
+        **fields,
+        "n_routed_experts": groups * draw.randint(2, 4),
+        "num_experts_per_tok": draw.randint(1, 2),
+        "moe_intermediate_size": draw.randint(1, 60),
+        "n_shared_experts": draw.randint(1, 3),
+        "n_group": groups,
+        "topk_group": draw.randint(1, groups),
+        "first_k_dense_replace": draw.randint(0, fields["num_hidden_layers"] - 1),
+        "norm_topk_prob": draw.random() < 0.5,
+        "routed_scaling_factor": draw.choice((1.0, 2.5, draw.uniform(0.5, 4))),
+    }
+
+
+def _glm4_moe(draw: Random) -> Fields:
+    fields = _dots1(draw)
+    pairs = fields["head_dim"] // 2
+    share = draw.choice([turned / pairs for turned in range(1, pairs + 1)])
+    exact = int(fields["head_dim"] * share) % 2 == 0  # their product is cut off
+    rope = {**fields["rope_parameters"], "partial_rotary_factor": share if exact else 1.0}
+    return {**fields, "use_qk_norm": draw.random() < 0.5, "rope_parameters": rope}
+
+
 def _qwen2(draw: Random) -> Fields:
     heads, head_size = draw.randint(1, 6), 2 * draw.randint(1, 8)
     fields = {**_sizes(draw, heads * head_size, heads), "num_key_value_heads": _shared(draw, heads)}
@@ -333,4 +360,6 @@ _FAMILIES: Mapping[str, Callable[[Random], Fields]] = {
     "olmo3": _olmo3,
     "gemma2": _gemma2,
     "gemma3_text": _gemma3,
+    "dots1": _dots1,
+    "glm4_moe": _glm4_moe,
 }

@@ -43,6 +43,8 @@ PresetName = Literal[
     "pythia-410m",
     "deepseek-v2-lite",
     "moonlight-16b-a3b",
+    "glm4.5-air",
+    "dots.llm1",
 ]
 
 _PRESET = FilledFrom("the preset")

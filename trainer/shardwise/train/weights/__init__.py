@@ -11,6 +11,7 @@ job section that it fits. Not here: downloading, and any other format.
     llama_parts.py        what those of Llama's kind are made of
     llama_families.py     Llama, Granite, SmolLM3, Mistral, Mixtral, Qwen
     post_norm_families.py OLMo, Gemma
+    biased_mixture_families.py GLM-4.5, dots.llm1
     families.py           all of them
     config_file.py        a config.json as fields of a GptConfig, and back
     key_values.py         values of its keys, checked

@@ -10,7 +10,7 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from glob import escape
@@ -76,16 +76,23 @@ def entries(path: Path) -> dict[str, TensorEntry]:
 class Writer:
     """A file being written: every tensor has its place from the start, so they may come in any order."""
 
-    def __init__(self, file: BinaryIO, shapes: Mapping[str, tuple[int, ...]], dtype: np.dtype[Any]) -> None:
+    def __init__(
+        self,
+        file: BinaryIO,
+        shapes: Mapping[str, tuple[int, ...]],
+        dtype: np.dtype[Any],
+        in_float32: Collection[str] = (),
+    ) -> None:
         self._file = file
-        self._dtype = dtype
+        self._dtypes = {name: np.dtype(np.float32) if name in in_float32 else dtype for name in shapes}
         self._shapes = shapes
-        code = next(code for code, known in DTYPES.items() if known == dtype)
-        ends = np.cumsum([0, *(math.prod(shape) * dtype.itemsize for shape in shapes.values())]).tolist()
+        codes = {known: code for code, known in DTYPES.items()}
+        sizes = (math.prod(shape) * self._dtypes[name].itemsize for name, shape in shapes.items())
+        ends = np.cumsum([0, *sizes]).tolist()
         ranges = zip(shapes.items(), ends[:-1], ends[1:], strict=True)
         table: dict[str, Any] = {_METADATA: {"format": "pt"}}  # transformers refuses a file that does not say so
         table |= {
-            name: {"dtype": code, "shape": list(shape), "data_offsets": [start, end]}
+            name: {"dtype": codes[self._dtypes[name]], "shape": list(shape), "data_offsets": [start, end]}
             for (name, shape), start, end in ranges
         }
         header = json.dumps(table, separators=(",", ":")).encode()
@@ -97,7 +104,7 @@ class Writer:
     def put(self, name: str, array: Array) -> None:
         """Write one tensor; an array that does not lie in order is copied to do so."""
         assert array.shape == self._shapes[name], (name, array.shape, self._shapes[name])
-        assert array.dtype == self._dtype, (name, array.dtype, self._dtype)
+        assert array.dtype == self._dtypes[name], (name, array.dtype, self._dtypes[name])
         self._file.seek(self._starts[name])
         self._file.write(np.ascontiguousarray(array).view(np.uint8).data)
 

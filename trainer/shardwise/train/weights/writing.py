@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.protocol.errors import DataError
+from shardwise.train.balance import PICK_BIAS
 from shardwise.train.config import GptConfig
 from shardwise.train.weights.config_file import NO_TOKENS, published_config
 from shardwise.train.weights.families import WRITTEN, family_of
@@ -36,7 +37,7 @@ def write(
         path: the file; an older one is replaced.
         config: of the model.
         parameters: every parameter by path, in any order, all of one dtype (float32, float16 or bfloat16), which is
-            the file's.
+            the file's, but for the biases of the choice of experts, which are float32.
         known: keys of config.json that do not follow from the config, such as the tokens that begin and end a text.
 
     Raises:
@@ -46,16 +47,19 @@ def write(
     family = check_exportable(config)
     waiting = tensors(family.rows, config)
     iterator = iter(parameters)
-    first = next(iterator)
-    dtype = first[1].dtype
+    first = [next(iterator)]
+    if first[0][0] == PICK_BIAS:
+        first += [next(iterator)]
+    dtype = first[-1][1].dtype
     if dtype not in DTYPES.values():
         raise DataError(f"the parameters are {dtype}, expected float32, float16 or bfloat16")
     published = published_config(family, config, str(dtype), known)
     _refuse_other_model(path.parent / CONFIG_FILE, published, free=_free_keys(family, config) | known.keys())
     with replacing(path) as file:
         shapes = {published_name(family, name): tensor.shape for name, tensor in waiting.items()}
-        writer = Writer(file, shapes, dtype)
-        for parameter, array in chain([first], iterator):
+        biases = [published_name(family, tensor.name) for tensor in waiting.values() if tensor.path == PICK_BIAS]
+        writer = Writer(file, shapes, dtype, in_float32=biases)
+        for parameter, array in chain(first, iterator):
             for tensor in _of(parameter, waiting):
                 writer.put(published_name(family, tensor.name), tensor.published(array))
                 del waiting[tensor.name]
