@@ -96,7 +96,7 @@ def moved(rate: float, params: Mapping[str, Array], loads: Mapping[str, Array]) 
     """Return the biases of the choice after a step, if the parameters that steps change have any.
 
     That of an expert with less than the mean load goes up by the rate, and that of one with more goes down. Loads are
-    numbers of picks, which are compared as such: the same on every mesh, to the last bit.
+    numbers of picks, which are compared as such: the same on every mesh, to the last bit, up to 2^24 of an expert.
     """
     if PICK_BIAS not in params:
         return {}

@@ -83,6 +83,8 @@ def model_section(config: GptConfig) -> dict[str, Any]:
             value = getattr(config, field)
             if field not in _WIDTHS or value:  # of nothing there is no width
                 (section.setdefault(inside, {}) if inside else section)[name] = value
+    if config.pick_bias:
+        section["experts"]["biasRate"] = 0.0  # fine-tuning keeps what was trained
     scaling = config.rope_scaling
     if scaling is not None:
         section["ropeScaling"] = as_data(scaling)
