@@ -60,6 +60,8 @@ def _section(draw: Random) -> Section:
     if "latent" in family:
         changes.append(_deepseek)
     section |= _sizes(draw) | {key: value for change in changes for key, value in change(draw).items()}
+    if "experts" in family and family["experts"].shared_gate:
+        section["experts"] |= {"shared": draw.randint(1, 30), "sharedGate": True}
     if "experts" in family and family["experts"].pick_bias and draw.random() < 0.9:  # as those families tell it
         section["experts"] |= {"shared": (section["mlp"] or 4 * section["embed"]) * draw.randint(1, 3)}
     if section.get("ropeScaling") is None and section.get("localRopeTheta") == section.get("ropeTheta"):

@@ -99,7 +99,13 @@ def test_the_published_sizes_are_written_by_their_names(q_rank: int | None) -> N
 
 @pytest.mark.parametrize(
     ("gains", "of_rope"),
-    [({}, 1.0), ({"mscale": 1.0, "mscale_all_dim": 1.0}, 1.0), ({"mscale": 1.4}, None), ({"mscale": None}, None)],
+    [
+        ({}, 1.0),
+        ({"mscale": 1.0, "mscale_all_dim": 1.0}, 1.0),
+        ({"mscale": 1.4}, None),
+        ({"mscale": None}, None),
+        ({"attention_factor": 0.5}, 0.5),
+    ],
 )
 def test_what_yarn_sharpens_is_written_as_it_was_read(gains: Fields, of_rope: float | None) -> None:
     """Scores are multiplied by the square of a gain of `mscale_all_dim`, queries and keys by that of `mscale` over it.
@@ -119,7 +125,7 @@ def test_what_yarn_sharpens_is_written_as_it_was_read(gains: Fields, of_rope: fl
     assert family is not None
     written = published_config(family, read, "float32")
     assert written["rope_scaling"]["mscale_all_dim"] == scaling["mscale_all_dim"]
-    if of_rope:
+    if of_rope == 1:
         assert written["rope_scaling"]["mscale"] == scaling["mscale"]
     assert recognise(shapes_of(read), written, None) == read
 

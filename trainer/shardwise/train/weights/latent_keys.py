@@ -77,7 +77,9 @@ def latent_keys(config: GptConfig, rope: Mapping[str, Any]) -> dict[str, Any]:
     wanted = config.query_pre_attn_scalar
     of_all = next((x for x in rounded if _divisor(config.head_size, x * stretch + 1) == wanted), exact)
     of_rope = of_all if scaling.attention_factor == 1 else (scaling.attention_factor * gain - 1) / stretch
-    return {**rope, "rope_scaling": {**rope["rope_scaling"], _MSCALE: of_rope, _MSCALE_ALL: of_all}, **sizes}
+    # The attention factor is there too, and counts; a gain below 1 is none of a number above 0.
+    gains = {_MSCALE_ALL: of_all} | ({_MSCALE: of_rope} if of_rope > 0 else {})
+    return {**rope, "rope_scaling": {**rope["rope_scaling"], **gains}, **sizes}
 
 
 def _divisor(head_size: int, gain: float) -> float:
