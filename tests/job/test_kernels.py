@@ -19,6 +19,7 @@ NARROW = ["training.model={preset: tiny, position: rotary, rotaryDim: 8, attenti
         ([BFLOAT16, "training.data.attendAcross=document"], "blockwise", "blockwise", "splash"),
         ([BFLOAT16, "training.model.seqLen=100"], "blockwise", "cudnn", "blockwise"),
         ([BFLOAT16, "training.model.preset=gptj-6b"], "blockwise", "blockwise", "splash"),
+        ([BFLOAT16, "training.model.attentionSinks=true"], "blockwise", "blockwise", "splash"),
         ([BFLOAT16, "training.mesh.context=4", "training.model.seqLen=1024"], "blockwise", "blockwise", "splash"),
         ([BFLOAT16, "training.mesh.context=4", "training.model.seqLen=128"], "blockwise", "blockwise", "blockwise"),
         ([BFLOAT16, *NARROW, "training.model.latent.valueSize=16"], "blockwise", "blockwise", "splash"),

@@ -14,9 +14,10 @@ from shardwise.job.explain import rows
 from shardwise.job.family_values import EXPERTS
 from shardwise.job.fields import leaves
 from shardwise.job.load import dump, load, load_own, loads, loads_checked, resolved_in, with_overrides
+from shardwise.job.optimizer_values import OPTIMIZERS
 from shardwise.job.overrides import apply_overrides
 from shardwise.job.paths import with_absolute_paths
-from shardwise.job.presets import OPTIMIZERS, PRESETS, padded_vocab_size
+from shardwise.job.presets import PRESETS, padded_vocab_size
 from shardwise.job.resolve import resolve
 from shardwise.job.spec import Duration, Experts, Latent, Mesh, TrainingJob, Unit
 from shardwise.job.topology import MeshShape, mesh_shape, num_devices

@@ -283,12 +283,7 @@ RULES = [
     (
         "training.model={preset: tiny, mlpBias: false, experts: {count: 4, perToken: 2}}",
         "spec.training.model.activation",
-        ["gelu", "swiglu or geglu with experts"],
-    ),
-    (
-        "training.model={preset: tiny, activation: swiglu, experts: {count: 4, perToken: 2}}",
-        "spec.training.model.mlpBias",
-        ["given true", "false with experts"],
+        ["gelu", "swiglu, geglu, swiglu-clamped with experts"],
     ),
     ("training.mesh.expert=2", "spec.training.mesh.expert", ["given 2", "1 without model.experts"]),
     (
@@ -452,6 +447,11 @@ RULES = [
         "spec.training.model.slidingWindowPattern",
         ["given 2", "no slidingWindowPattern without slidingWindow"],
     ),
+    (
+        "training.model={preset: llama3.1-8b, ropeScaling: {kind: llama3, factor: 2, truncate: false}}",
+        "spec.training.model.ropeScaling.truncate",
+        ["given false", "true with kind: llama3"],
+    ),
     ("training.model.rotaryDim=8", "spec.training.model.rotaryDim", ["position: learned"]),
     ("training.model.headBias=true", "spec.training.model.headBias", ["false with tiedHead: true"]),
     ("training.model.vocabSize=256", "spec.training.model.vocabSize", ["given 256", "at least 257"]),
@@ -482,6 +482,16 @@ RULES = [
         f"training={{model: {{preset: tiny, attention: cudnn, attentionSoftcap: 30}}, {HALF}, {REST}}}",
         "spec.training.model.attentionSoftcap",
         ["given 30.0", "none with attention: cudnn", "attention: auto"],
+    ),
+    (
+        f"training={{model: {{preset: tiny, attention: cudnn, attentionSinks: true}}, {HALF}, {REST}}}",
+        "spec.training.model.attentionSinks",
+        ["given true", "false with attention: cudnn", "attention: auto"],
+    ),
+    (
+        f"training={{model: {{preset: gpt-oss-20b, attention: cudnn}}, {HALF}, {REST}}}",
+        "spec.training.model.attentionSinks",
+        ["given true", "false with attention: cudnn", "attention: auto"],
     ),
     (
         f"training={{model: {{preset: gemma2-2b, headSize: 128, attention: cudnn}}, {HALF}, {REST}}}",

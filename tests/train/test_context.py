@@ -192,14 +192,17 @@ def over_context(
     k: Array,
     v: Array,
     segments: Array | None,
+    *,
     strategy: ContextStrategy = "gather",
+    sinks: Array | None = None,
 ) -> Array:
     """Attention over context, of arrays in the sequence's order."""
     ways = layout.context
     rows = None if segments is None else zigzag(segments, ways, axis=1)
     q, k, v = (zigzag(x, ways, axis=2) for x in (q, k, v))
     how = How(kernel, scores, FLOAT32)
-    return straight(attend_over_context(q, k, v, rows, how=how, strategy=strategy), ways, axis=2)
+    out = attend_over_context(q, k, v, rows, how=how, strategy=strategy, sinks=sinks)
+    return straight(out, ways, axis=2)
 
 
 @pytest.mark.parametrize("strategy", ["gather", "ring"])

@@ -42,6 +42,7 @@ FIELDS: tuple[dict[str, object], ...] = (
     {"per_token": 6, "activation": "geglu"},
     {"shared": 16},
     {"shared": 8, "shared_gate": True, "share_one": False},
+    {"activation": "swiglu-clamped", "biases": True, "shared": 16},
 )
 LAYOUTS = {
     "one device": {},
@@ -62,6 +63,7 @@ def config_of(
     activation: str = "swiglu",
     shared: int = 0,
     shared_gate: bool = False,
+    biases: bool = False,
 ) -> GptConfig:
     """Return the config of a model with six experts."""
     return GptConfig(
@@ -72,7 +74,8 @@ def config_of(
         seq_len=POSITIONS,
         vocab_size=10,
         activation=activation,  # type: ignore[arg-type]
-        mlp_bias=False,
+        mlp_bias=biases,
+        router_bias=biases,
         num_experts=EXPERTS,
         experts_per_token=per_token,
         experts_share_one=share_one,
@@ -82,28 +85,46 @@ def config_of(
     )
 
 
+def clamped(gate: Array, up: Array) -> Array:
+    """As gpt-oss has it, with the bounds of its published models."""
+    gate = jnp.where(gate > 7, 7, gate)
+    return gate / (1 + jnp.exp(-1.702 * gate)) * (jnp.where(jnp.abs(up) > 7, 7 * jnp.sign(up), up) + 1)
+
+
+PRODUCTS_OF: dict[str, Callable[[Array, Array], Array]] = {
+    "swiglu": lambda gate, up: jax.nn.silu(gate) * up,
+    "geglu": lambda gate, up: jax.nn.gelu(gate) * up,
+    "swiglu-clamped": clamped,
+}
+
+
 def one_by_one(config: GptConfig, weights: dict[str, Array], x: Array) -> Array:
     """Return what the mixture adds to [batch, position, embed], by all experts for all tokens, and the one of all."""
-    likely = jax.nn.softmax(x @ weights["router.weight"], -1)
+    likely = jax.nn.softmax(x @ weights["router.weight"] + weights.get("router.bias", 0.0), -1)
     least = jnp.sort(likely, -1)[..., -config.experts_per_token, None]
     shares = jnp.where(likely >= least, likely, 0)
     if config.experts_share_one:
         shares = shares / shares.sum(-1, keepdims=True)
-    activate = {"swiglu": jax.nn.silu, "geglu": jax.nn.gelu}[config.activation]
     out = jnp.zeros_like(x)
     for i in range(config.num_experts):
-        gate, up, down = (weights[f"{name}.weight"][:, i] for name in ("gate", "up", "down"))
-        out = out + shares[..., i, None] * ((activate(x @ gate) * (x @ up)) @ down.T)
+        of_expert = {path: array[i] if path.endswith("bias") else array[:, i] for path, array in weights.items()}
+        out = out + shares[..., i, None] * mlp(config, of_expert, "", x)
     if config.shared_size:
-        gate, up, down = (weights[f"shared.{name}.weight"] for name in ("gate", "up", "down"))
         share = jax.nn.sigmoid(x @ weights["shared_gate.weight"]) if config.shared_gate else 1.0
-        out = out + share * ((activate(x @ gate) * (x @ up)) @ down.T)
+        out = out + share * mlp(config, weights, "shared.", x)
     return out
+
+
+def mlp(config: GptConfig, weights: dict[str, Array], prefix: str, x: Array) -> Array:
+    """Return what one gated MLP makes of it."""
+    gate, up, down = (weights[f"{prefix}{name}.weight"] for name in ("gate", "up", "down"))
+    of_gate, of_up, of_down = (weights.get(f"{prefix}{name}.bias", 0.0) for name in ("gate", "up", "down"))
+    return PRODUCTS_OF[config.activation](x @ gate + of_gate, x @ up + of_up) @ down.T + of_down
 
 
 def imbalance(config: GptConfig, weights: dict[str, Array], x: Array) -> Array:
     """Return experts x sum of (share of the picks) x (mean probability), summed over sequences."""
-    likely = jax.nn.softmax(x @ weights["router.weight"], -1)
+    likely = jax.nn.softmax(x @ weights["router.weight"] + weights.get("router.bias", 0.0), -1)
     picks = jax.lax.top_k(likely, config.experts_per_token)[1]
     load = jax.nn.one_hot(picks, EXPERTS).sum((1, 2)) / (POSITIONS * config.experts_per_token)
     uneven: Array = EXPERTS * (load * likely.mean(1)).sum()
@@ -112,7 +133,7 @@ def imbalance(config: GptConfig, weights: dict[str, Array], x: Array) -> Array:
 
 @pytest.mark.parametrize(
     ("layout", "fields"),
-    [*product(LAYOUTS, FIELDS), *zip([*APART, *list(APART)[1:]], FIELDS, strict=True)],
+    [*product(LAYOUTS, FIELDS), *zip([*APART, *list(APART)[1:], *APART], [*FIELDS, *FIELDS[-1:] * 2], strict=True)],
     ids=str,
 )
 def test_a_mixture_is_its_experts_one_by_one(layout: str, fields: dict[str, object]) -> None:
@@ -122,6 +143,9 @@ def test_a_mixture_is_its_experts_one_by_one(layout: str, fields: dict[str, obje
     """
     config, on = config_of(**fields), layout_over(**{**LAYOUTS, **APART}[layout])  # type: ignore[arg-type]
     weights = {path: 10 * array for path, array in flatten(Experts.init(config, key=jax.random.key(1))).items()}
+    for path, array in weights.items():
+        if path.endswith("bias"):
+            weights[path] = 3 * jax.random.normal(jax.random.key(len(path)), array.shape)
     check(config, on, weights, jax.random.normal(jax.random.key(2), (BATCH, POSITIONS, EMBED)))
 
 

@@ -76,6 +76,16 @@ GROUPED: Mapping[str, Any] = {
     "num_dense_blocks": 1,
     "dense_mlp_size": 40,
 }
+GPT_OSS: Mapping[str, Any] = {
+    "num_kv_heads": 2,
+    "attention_sinks": True,
+    "activation": "swiglu-clamped",
+    "num_experts": 4,
+    "experts_per_token": 2,
+    "router_bias": True,
+    "sliding_window": 5,
+    "sliding_window_pattern": 2,
+}
 FAMILIES: Mapping[str, Callable[[], GptConfig]] = {
     "gpt2": lambda: gpt2_config(num_layers=2, scale_by_inverse_layer=True),
     "gptj": lambda: gptj_config(num_layers=2),
@@ -84,6 +94,7 @@ FAMILIES: Mapping[str, Callable[[], GptConfig]] = {
     "granite": lambda: gpt2_config(num_layers=2, **GRANITE),
     "smollm3": lambda: gpt2_config(num_layers=3, **SMOLLM),
     "latent": lambda: gpt2_config(num_layers=2, **LATENT),
+    "gpt-oss": lambda: gpt2_config(num_layers=2, **GPT_OSS),
     "mixture": lambda: gpt2_config(num_layers=2, **MIXTURE),
     "groups of experts": lambda: gpt2_config(num_layers=3, **GROUPED),
 }

@@ -103,6 +103,30 @@ def test_the_other_scalings_spare_the_fast_pairs(kind: str) -> None:
     assert (np.diff(ratio) > -1e-4).all()
 
 
+@pytest.mark.parametrize(
+    ("dim", "theta", "yarn"),
+    [
+        (64, 150_000.0, {"factor": 32.0, "original_seq_len": 4096}),
+        (16, 100.0, {"factor": 3.0, "original_seq_len": 8}),
+        # All pairs make fewer turns: without whole pairs the ramp ends before it begins, and nothing is stretched.
+        (4, 100.0, {"factor": 4.4, "original_seq_len": 7, "beta_fast": 4.0, "beta_slow": 1.9}),
+    ],
+)
+@pytest.mark.parametrize("truncate", [True, False])
+def test_yarn_stretches_from_pair_to_pair(dim: int, theta: float, yarn: dict[str, float], *, truncate: bool) -> None:
+    """By the authors' formula, whose ramp begins and ends at whole pairs if it is truncated and else between them."""
+    scaling = RopeScaling(kind="yarn", attention_factor=1.0, truncate=truncate, **yarn)  # type: ignore[arg-type]
+    found = angles(Rope(dim=dim, pairs="half", theta=theta, scaling=scaling))
+    plain = theta ** -(np.arange(0, dim, 2) / dim)
+    turns = np.array([scaling.beta_fast, scaling.beta_slow])
+    bounds = dim * np.log((scaling.original_seq_len or 0) / (turns * 2 * np.pi)) / (2 * np.log(theta))
+    if truncate:
+        bounds = np.array([np.floor(bounds[0]), np.ceil(bounds[1])])
+    low, high = max(bounds[0], 0), min(bounds[1], dim - 1)
+    slow = np.clip((np.arange(dim // 2) - low) / (high - low if high != low else 0.001), 0, 1)
+    assert np.allclose(found, plain * (1 - slow) + plain / scaling.factor * slow, rtol=1e-5)
+
+
 def test_yarn_multiplies_what_is_turned() -> None:
     """Lengths grow by the attention factor."""
     scaling = RopeScaling(kind="yarn", factor=8.0, original_seq_len=64, attention_factor=1.2)

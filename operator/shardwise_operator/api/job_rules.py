@@ -13,7 +13,8 @@ from itertools import takewhile
 from pydantic.fields import FieldInfo
 
 from shardwise.job.fields import kind_of, named_fields
-from shardwise.job.presets import NO_PRESET, OPTIMIZERS, OWNERS, PRESETS
+from shardwise.job.optimizer_values import OPTIMIZERS, OWNERS
+from shardwise.job.presets import NO_PRESET, PRESETS
 from shardwise.job.rules.conflicts import CONFLICTS, Fact
 from shardwise.job.spec import JobSpec, Model, Optimizer
 from shardwise.protocol.strict_model import StrictModel

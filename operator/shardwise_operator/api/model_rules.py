@@ -5,7 +5,9 @@ from functools import partial
 
 from shardwise.job.kernels import CUDNN_HEAD_MOST, CUDNN_HEAD_STEP, SPLASH_POSITIONS
 from shardwise.job.presets import PRESETS
+from shardwise.job.sizes import GATED
 from shardwise.job.spec import Experts
+from shardwise.protocol.text import any_of
 from shardwise_operator.api.cel import Rule, has_size, listed, of_preset, preset_or, quoted
 from shardwise_operator.api.latent_rules import LATENT_RULES
 
@@ -40,9 +42,8 @@ _HAS_QK_NORM = f"(has(self.qkNorm) ? self.qkNorm : self.?preset.orValue('') in {
 _NORMS_HEADS_APART = (
     f"(has(self.qkNormOver) ? self.qkNormOver == 'head' : !(self.?preset.orValue('') in {_OVER_ALL_HEADS}))"
 )
-_GATED = quoted(preset for preset, fields in PRESETS.items() if fields["activation"] in ("swiglu", "geglu"))
-_UNBIASED = quoted(preset for preset, fields in PRESETS.items() if not fields["mlp_bias"])
-
+_GATED = quoted(preset for preset, fields in PRESETS.items() if fields["activation"] in GATED)
+_SINKING = quoted(preset for preset, fields in PRESETS.items() if fields["attention_sinks"])
 _CAPPED = quoted(preset for preset, fields in PRESETS.items() if "attention_softcap" in fields)
 
 _SIZED = quoted(preset for preset, fields in PRESETS.items() if "head_size" in fields)
@@ -127,14 +128,9 @@ MODEL_RULES: tuple[Rule, ...] = (
     ),
     _of_model(
         holds="!has(self.experts) || "
-        f"(has(self.activation) ? self.activation in ['swiglu', 'geglu'] : self.?preset.orValue('') in {_GATED})",
-        message="expected swiglu or geglu with experts",
+        f"(has(self.activation) ? self.activation in {quoted(GATED)} : self.?preset.orValue('') in {_GATED})",
+        message=f"expected {any_of(GATED)} with experts",
         field=".activation",
-    ),
-    _of_model(
-        holds=f"!has(self.experts) || (has(self.mlpBias) ? !self.mlpBias : self.?preset.orValue('') in {_UNBIASED})",
-        message="expected false with experts",
-        field=".mlpBias",
     ),
     _of_model(
         holds=f"!has(self.experts) || {_NUMBERED}",
@@ -198,6 +194,11 @@ MODEL_RULES: tuple[Rule, ...] = (
         field=".attentionFactor",
     ),
     _of_scaling(
+        holds="self.kind == 'yarn' || self.?truncate.orValue(true)",
+        message="expected true with another kind than yarn",
+        field=".truncate",
+    ),
+    _of_scaling(
         holds="self.?highFrequencyFactor.orValue(4.0) > self.?lowFrequencyFactor.orValue(1.0)",
         message="expected more than lowFrequencyFactor",
         field=".highFrequencyFactor",
@@ -228,6 +229,12 @@ MODEL_RULES: tuple[Rule, ...] = (
         f"|| !(has(self.attentionSoftcap) || self.?preset.orValue('') in {_CAPPED})",
         message="expected none with attention: cudnn; or set attention: auto",
         field=".attentionSoftcap",
+    ),
+    _of_model(
+        holds="self.?attention.orValue('auto') != 'cudnn' "
+        f"|| (has(self.attentionSinks) ? !self.attentionSinks : !(self.?preset.orValue('') in {_SINKING}))",
+        message="expected false with attention: cudnn; or set attention: auto",
+        field=".attentionSinks",
     ),
     _of_model(
         holds=f"self.?attention.orValue('auto') != 'cudnn' || !{_KNOWN} "

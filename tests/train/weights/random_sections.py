@@ -27,6 +27,7 @@ _FAMILIES = (
     "qwen1.5-moe-a2.7b",
     "qwen3-0.6b",
     "qwen3-30b-a3b",
+    "gpt-oss-20b",
     "granite3.3-2b",
     "smollm3-3b",
     "olmo2-1b",
@@ -126,6 +127,8 @@ def _scaling(draw: Random) -> Section:
         made |= {"lowFrequencyFactor": 0.5, "highFrequencyFactor": 3.0}
     if made["kind"] == "yarn" and draw.random() < 0.5:
         made |= {"betaSlow": 0.5, "betaFast": 20.0, "attentionFactor": 1.5}
+    if made["kind"] == "yarn" and draw.random() < 0.5:
+        made["truncate"] = False
     return {"ropeScaling": made}
 
 
@@ -143,6 +146,8 @@ def _experts(draw: Random) -> Section:
     }
     if draw.random() < 0.5:
         made |= {"shared": draw.randint(1, 30), "sharedGate": draw.random() < 0.5}
+    elif draw.random() < 0.7:
+        made["routerBias"] = True
     if draw.random() < 0.2:
         others: tuple[Section, ...] = (
             {"score": "sigmoid"},
@@ -202,7 +207,7 @@ _CHANGES: tuple[Draw, ...] = (
     _one_of("postNorm", True, False),
     _one_of("qkNorm", True, False),
     _one_of("qkNormOver", "head", "all-heads"),
-    _one_of("activation", "gelu", "gelu-exact", "swiglu", "geglu"),
+    _one_of("activation", "gelu", "gelu-exact", "swiglu", "geglu", "swiglu-clamped"),
     _one_of("position", "learned", "rotary"),
     _one_of("rotaryDim", None, 2, 4),
     _one_of("rotaryPairs", None, "interleaved", "half"),
@@ -213,6 +218,7 @@ _CHANGES: tuple[Draw, ...] = (
     _experts,
     _one_of("attentionBias", True, False),
     _one_of("attentionOutBias", None, True, False),
+    _one_of("attentionSinks", True, False),
     _one_of("mlpBias", True, False),
     _one_of("queryPreAttnScalar", None, 0.5, 24.0),
     _one_of("attentionSoftcap", None, 2.5),

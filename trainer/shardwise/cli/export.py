@@ -63,7 +63,8 @@ def command(
 ) -> None:
     """Write a run's model as safetensors in Hugging Face's names.
 
-    GPT-2, GPT-J, GPT-NeoX, Llama, Granite, SmolLM3, Mistral, Mixtral, Qwen, OLMo, GLM, dots.llm1 and Gemma have such a
+    GPT-2, GPT-J, GPT-NeoX, gpt-oss, Llama, Granite, SmolLM3, Mistral, Mixtral, Qwen, DeepSeek, OLMo, GLM, dots.llm1 and
+    Gemma have such a
     format; any other model is refused, with what differs.
     The tokenizer is copied, with the files published beside it, and the chat template that the run trained with.
     """

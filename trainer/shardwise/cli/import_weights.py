@@ -92,8 +92,8 @@ def command(
 ) -> None:
     """Make a run directory from published weights of Llama, Qwen, Gemma or another family.
 
-    The others are GPT-2, GPT-J, GPT-NeoX, Granite, SmolLM3, Mistral, Mixtral, Phi, OLMo, GLM and dots.llm1. It gets
-    the weights as the checkpoint of step 0 and a job file to train on from there.
+    The others are GPT-2, GPT-J, GPT-NeoX, gpt-oss, Granite, SmolLM3, Mistral, Mixtral, DeepSeek, Phi, OLMo, GLM and
+    dots.llm1. It gets the weights as the checkpoint of step 0 and a job file to train on from there.
     """
     console = Console(highlight=False, soft_wrap=True, markup=False)
     environment.apply(check(_document({"preset": "tiny"}, BYTE_TOKENIZER)))  # one device is enough to copy weights

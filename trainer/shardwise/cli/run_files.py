@@ -92,14 +92,13 @@ class RunOverview:
     @property
     def eta_seconds(self) -> float | None:
         """Return the time left, by the leader's status if it is known; None unless the run is going."""
-        if self.status not in _MOVING:
-            return None
-        if self.live and self.live.progress.eta_seconds is not None:
-            return self.live.progress.eta_seconds
-        known = [record for record in self.records[-RECENT_STEPS:] if record.get("stepSeconds") is not None]
-        each = of_each_step([record["step"] for record in known], [record["stepSeconds"] for record in known])
-        training = self.job.spec.training_if_any if self.job else None
-        return eta_seconds(steps_left(training, self.step, self.num_steps), each)
+        told = self.live.progress.eta_seconds if self.live else None
+        if told is not None or self.status not in _MOVING:
+            return told if self.status in _MOVING else None
+        known = [one for one in self.records[-RECENT_STEPS:] if one.get("stepSeconds") is not None]
+        each = of_each_step([one["step"] for one in known], [one["stepSeconds"] for one in known])
+        left = steps_left(self.job.spec.training_if_any if self.job else None, self.step, self.num_steps)
+        return eta_seconds(left, each)
 
     def as_json(self) -> dict[str, Any]:
         """Return what `status --json` prints; null is what is not known."""

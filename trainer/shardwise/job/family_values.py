@@ -28,6 +28,7 @@ GPT2 = {
     "tied_head": True,
     "head_bias": False,
     "attention_bias": True,
+    "attention_sinks": False,
     "norm": "layer",
     "pre_norm": True,
     "post_norm": False,
@@ -71,6 +72,16 @@ LLAMA3 = LLAMA | {"rope_theta": 500_000.0}
 MISTRAL = LLAMA | {"sliding_window": 4096}
 QWEN2 = LLAMA | {"attention_bias": True, "attention_out_bias": False, "rope_theta": 1e6, "norm_epsilon": 1e-6}
 QWEN3 = LLAMA | {"qk_norm": True, "head_size": 128, "rope_theta": 1e6, "norm_epsilon": 1e-6}
+GPT_OSS = LLAMA | {
+    "attention_bias": True,
+    "attention_sinks": True,
+    "mlp_bias": True,
+    "activation": "swiglu-clamped",
+    "head_size": 64,
+    "sliding_window": 128,
+    "sliding_window_pattern": 2,
+    "rope_theta": 150_000.0,
+}
 GRANITE3 = LLAMA | {
     "tied_head": True,
     "rope_theta": 1e7,

@@ -64,18 +64,18 @@ _TABLE: Mapping[str, tuple[str, str]] = {
     "spec.training.model": (
         """layers heads kvHeads headSize embed mlp seqLen vocabSize block norm preNorm postNorm qkNorm qkNormOver
         activation position rotaryDim rotaryPairs ropeTheta localRopeTheta rotaryPattern tiedHead headBias
-        attentionBias attentionOutBias mlpBias queryPreAttnScalar attentionSoftcap logitSoftcap slidingWindow
-        slidingWindowPattern scaleEmbedding embeddingFactor residualFactor logitDivisor scaleByInverseLayer
-        normEpsilon initStd""",
+        attentionBias attentionOutBias attentionSinks mlpBias queryPreAttnScalar attentionSoftcap logitSoftcap
+        slidingWindow slidingWindowPattern scaleEmbedding embeddingFactor residualFactor logitDivisor
+        scaleByInverseLayer normEpsilon initStd""",
         "preset remat attention",
     ),
     "spec.training.model.ropeScaling": (
-        "kind factor originalSeqLen lowFrequencyFactor highFrequencyFactor betaSlow betaFast attentionFactor",
+        "kind factor originalSeqLen lowFrequencyFactor highFrequencyFactor betaSlow betaFast attentionFactor truncate",
         "",
     ),
     "spec.training.model.experts": (
         """count perToken score shareOne shareFactor pickBias biasRate groups groupsPerToken groupScore shared
-        sharedGate denseBlocks denseMlp balance""",
+        sharedGate routerBias denseBlocks denseMlp balance""",
         "",
     ),
     "spec.training.model.latent": ("kvRank qRank valueSize normEpsilon", ""),
@@ -222,6 +222,9 @@ def _before(known: Mapping[str, Json]) -> dict[str, Json]:
         "embeddingFactor": 1.0,
         "residualFactor": 1.0,
         "logitDivisor": 1.0,
+        "attentionSinks": False,
+        "ropeScaling.truncate": True,
+        "experts.routerBias": False,
     }
     return {f"{_MODEL}.{name}": value for name, value in values.items()}
 

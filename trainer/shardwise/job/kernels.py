@@ -11,7 +11,7 @@ positions, and a table for so many would be the size of a mask. So `auto` takes 
 
 from typing import Literal
 
-from shardwise.job.spec import Training
+from shardwise.job.spec import Model, Training
 
 Kernel = Literal["plain", "blockwise", "splash", "cudnn"]
 
@@ -48,11 +48,19 @@ def objection(training: Training, kernel: Kernel) -> tuple[str, str, str] | None
 
 
 def _of_cudnn(training: Training) -> tuple[str, str, str] | None:
+    return _of_scores(training.model) or _of_sizes(training)
+
+
+def _of_scores(model: Model) -> tuple[str, str, str] | None:
+    if model.attention_softcap is not None:
+        return "model.attentionSoftcap", str(model.attention_softcap), "none with attention: cudnn"
+    return ("model.attentionSinks", "true", "false with attention: cudnn") if model.attention_sinks else None
+
+
+def _of_sizes(training: Training) -> tuple[str, str, str] | None:
     model = training.model
     if training.mesh.context > 1:
         return "mesh.context", str(training.mesh.context), "1 with attention: cudnn, which takes whole sequences"
-    if model.attention_softcap is not None:
-        return "model.attentionSoftcap", str(model.attention_softcap), "none with attention: cudnn"
     if training.precision.compute == "float32":
         return "precision.compute", "float32", "bfloat16 with attention: cudnn"
     if model.latent is not None and model.latent.value_size != model.head_size:

@@ -1,4 +1,4 @@
-"""Published model shapes and the optimizers' usual settings: what `resolve` fills in for fields that a job leaves out.
+"""Published model shapes: what `resolve` fills in for fields of the model that a job leaves out.
 
 Keys are attribute names of the models in `job/spec`.
 """
@@ -23,7 +23,7 @@ from shardwise.job.family_values import (
     SMOLLM3,
 )
 from shardwise.job.latent_presets import LATENT_PRESETS, LATENT_VOCAB_SIZES
-from shardwise.job.mixture_presets import BIASED_MIXTURES
+from shardwise.job.mixture_presets import MIXTURES
 from shardwise.job.rounding import padded
 from shardwise.job.spec import Experts, RopeScaling
 
@@ -181,7 +181,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     },
     "pythia-410m": {"layers": 24, "heads": 16, "embed": 1024, "seq_len": 2048, "rotary_dim": 16, **NEOX},
     **LATENT_PRESETS,
-    **BIASED_MIXTURES,
+    **MIXTURES,
 }
 
 _GPT2_VOCAB_SIZE = 50257
@@ -199,6 +199,8 @@ _VOCAB_SIZES: Mapping[str, int] = {
     "qwen3-0.6b": 151936,
     "qwen3-8b": 151936,
     "qwen3-30b-a3b": 151936,
+    "gpt-oss-20b": 201088,
+    "gpt-oss-120b": 201088,
     "granite3.3-2b": 49159,
     "smollm3-3b": 128256,
     "olmo2-1b": 100352,
@@ -214,23 +216,6 @@ _VOCAB_SIZES: Mapping[str, int] = {
 
 # A model without a preset is GPT-2's kind of block, at its own sizes.
 NO_PRESET: Mapping[str, Any] = GPT2
-
-# The fields that each optimizer has, beside name, learningRate, schedule and clipNorm; the others refuse them.
-OPTIMIZERS: Mapping[str, Mapping[str, float]] = {
-    "adamw": {"beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "weight_decay": 0.1},
-    "adam": {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8},
-    "lion": {"beta1": 0.9, "beta2": 0.99, "epsilon": 1e-2, "weight_decay": 0.1},
-    "muon": {"momentum": 0.95, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "weight_decay": 0.1},
-}
-
-# For each of these fields, the optimizers that have it. Muon's second rate has no default of its own.
-OWNERS: Mapping[str, tuple[str, ...]] = {
-    **{
-        field: tuple(name for name, fields in OPTIMIZERS.items() if field in fields)
-        for field in ("beta1", "beta2", "epsilon", "weight_decay", "momentum")
-    },
-    "adam_learning_rate": ("muon",),
-}
 
 CHECKPOINT_EVERY = "10m"
 

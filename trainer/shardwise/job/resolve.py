@@ -10,12 +10,12 @@ from math import log
 from typing import Any, TypeVar
 
 from shardwise.job.family_values import BIAS_RATE, EXPERTS
+from shardwise.job.optimizer_values import OPTIMIZERS
 from shardwise.job.presets import (
     BYTE_TOKENIZER,
     BYTE_VOCAB_SIZE,
     CHECKPOINT_EVERY,
     NO_PRESET,
-    OPTIMIZERS,
     PRESETS,
     ROTARY,
 )

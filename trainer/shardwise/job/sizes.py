@@ -13,6 +13,9 @@ from shardwise.job.latent_sizes import Products, products_of
 from shardwise.job.spec import Model
 from shardwise.job.spec.training import Lora
 
+GATED = ("swiglu", "geglu", "swiglu-clamped")
+"""The activations that multiply a second product."""
+
 
 def block_matrix_parameters(
     *,
@@ -166,44 +169,65 @@ def attention_values(model: Model) -> int:
 
 def is_gated(model: Model) -> bool:
     """Return whether the feed-forward layer multiplies its activation by a second product."""
-    return model.activation in ("swiglu", "geglu")
+    return model.activation in GATED
 
 
 def num_parameters(model: Model, vocab_size: int) -> int:
     """Return the weights and biases of a resolved model with so many tokens, without the table's padding."""
-    embed, heads, kv_heads, head_size, mlp = _of_block(model)
+    embed, heads, kv_heads, head_size, _ = _of_block(model)
     norm = 2 if model.norm == "layer" else 1  # gains, and the biases of a layer norm
     before = 0 if model.pre_norm is False else 1 if model.block == "parallel" else 2
     norms = before + (2 if model.post_norm else 0)
-    ups = 2 if is_gated(model) else 1
     block = norms * norm * embed
     of_qk = heads + kv_heads if model.qk_norm_over == "all-heads" else 2
     block += norm * head_size * of_qk if model.qk_norm else 0
     block += norm * ((model.latent.kv_rank or 0) + (model.latent.q_rank or 0)) if model.latent else 0
     block += head_size * (heads + 2 * kv_heads) if model.attention_bias else 0
     block += embed if model.attention_out_bias else 0
-    block += ups * mlp + embed if model.mlp_bias else 0
+    block += heads if model.attention_sinks else 0
     head = (0 if model.tied_head else vocab_size * embed) + (vocab_size if model.head_bias else 0)
     positions = (model.seq_len or 0) * embed if model.position == "learned" else 0
-    blocks = all_block_matrices(model) + (model.layers or 0) * block + _biases_of_choice(model)
+    blocks = all_block_matrices(model) + all_biases_of_mlps(model) + (model.layers or 0) * block
+    blocks += _biases_of_choice(model)
     return vocab_size * embed + positions + blocks + norm * embed + head
 
 
 def num_parameters_of_a_token(model: Model, vocab_size: int) -> int:
     """Return those that one token goes through: of a mixture's experts the few that it picks."""
     others = all_block_matrices(model) - all_block_matrices(model, of_a_token=True)
+    others += all_biases_of_mlps(model) - all_biases_of_mlps(model, of_a_token=True)
     return num_parameters(model, vocab_size) - others
 
 
 def _biases_of_choice(model: Model) -> int:
+    """Count the biases of routers, those of their logits and those that only choose."""
     experts = model.experts
-    if not experts or not experts.pick_bias:
+    if not experts:
         return 0
-    return ((model.layers or 0) - (experts.dense_blocks or 0)) * (experts.count or 0)
+    return (bool(experts.router_bias) + bool(experts.pick_bias)) * _mixtures(model) * (experts.count or 0)
+
+
+def _mixtures(model: Model) -> int:
+    """Count the blocks that have experts."""
+    return (model.layers or 0) - (model.experts.dense_blocks or 0) if model.experts else 0
 
 
 def _value_size(model: Model) -> int:
     return (model.latent.value_size if model.latent else model.head_size) or 0
+
+
+def all_biases_of_mlps(model: Model, *, of_a_token: bool = False) -> int:
+    """Count the biases of all blocks' MLPs, or of those that a token goes through."""
+    if not model.mlp_bias:
+        return 0
+    ups, experts, embed = 2 if is_gated(model) else 1, model.experts, model.embed or 0
+    one = ups * (model.mlp or 0) + embed
+    if experts is None:
+        return (model.layers or 0) * one
+    shared = ups * experts.shared + embed if experts.shared else 0
+    mixture = ((experts.per_token if of_a_token else experts.count) or 0) * one + shared
+    dense = ups * (experts.dense_mlp or 0) + embed
+    return _mixtures(model) * mixture + (experts.dense_blocks or 0) * dense
 
 
 def _of_block(model: Model) -> tuple[int, int, int, int, int]:

@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec as P
 from shardwise.job.kernels import Kernel
 from shardwise.train.mesh import DATA, on_each_device
 from shardwise.train.scores import MASKED, Scores, mask_of, mixed, scores_of, weighted_by
+from shardwise.train.sinks import joined, over_sequences, sink_gradients, softmax_with
 from shardwise.train.splash import BLOCK, splash_kernel
 from shardwise.train.tiles import Found, How, Tile, attend_tile, tile_gradients
 
@@ -51,7 +52,16 @@ class Ring(NamedTuple):
 _PLAINLY = Scores()
 
 
-def attend(q: Array, k: Array, v: Array, segments: Array | None, *, kernel: Kernel, scores: Scores = _PLAINLY) -> Array:
+def attend(
+    q: Array,
+    k: Array,
+    v: Array,
+    segments: Array | None,
+    *,
+    kernel: Kernel,
+    scores: Scores = _PLAINLY,
+    sinks: Array | None = None,
+) -> Array:
     """Return softmax(q k^T, causal, within a segment) v.
 
     Args:
@@ -61,6 +71,7 @@ def attend(q: Array, k: Array, v: Array, segments: Array | None, *, kernel: Kern
         segments: int32 [batch, position] or None; a query sees only keys of its own segment.
         kernel: which implementation.
         scores: the window, and the bound of scores.
+        sinks: float32 [heads] or None: a logit that joins each softmax and stands for no value; cuDNN takes none.
 
     Returns:
         [batch, heads, position, value_size] in the inputs' dtype.
@@ -68,23 +79,39 @@ def attend(q: Array, k: Array, v: Array, segments: Array | None, *, kernel: Kern
     """
     match kernel:
         case "plain":
-            return plain(q, k, v, segments, scores=scores)
+            return plain(q, k, v, segments, scores=scores, sinks=sinks)
         case "blockwise":
-            return blockwise(q, k, v, segments, scores=scores)
+            return blockwise(q, k, v, segments, scores=scores, sinks=sinks)
         case "splash":
-            return splash(q, k, v, segments, scores=scores)
+            return splash(q, k, v, segments, scores=scores, sinks=sinks)
         case "cudnn":
+            assert sinks is None, "the job's rules check it"
             return cudnn(q, k, v, segments, scores=scores)
 
 
-def plain(q: Array, k: Array, v: Array, segments: Array | None, *, scores: Scores = _PLAINLY) -> Array:
+def plain(
+    q: Array,
+    k: Array,
+    v: Array,
+    segments: Array | None,
+    *,
+    scores: Scores = _PLAINLY,
+    sinks: Array | None = None,
+) -> Array:
     """Compute all scores at once: the reference, and the fastest for short sequences."""
     found = scores_of(q, k, scores.softcap)
-    return weighted_by(found, mask_of(q.shape[2], k.shape[2], 0, 0, segments, scores.reach(k.shape[2])), v)
+    return weighted_by(found, mask_of(q.shape[2], k.shape[2], 0, 0, segments, scores.reach(k.shape[2])), v, sinks)
 
 
 def blockwise(
-    q: Array, k: Array, v: Array, segments: Array | None, *, block: int = BLOCK, scores: Scores = _PLAINLY
+    q: Array,
+    k: Array,
+    v: Array,
+    segments: Array | None,
+    *,
+    block: int = BLOCK,
+    scores: Scores = _PLAINLY,
+    sinks: Array | None = None,
 ) -> Array:
     """Compute block by block with a running maximum and sum: memory grows with the positions, not with their square.
 
@@ -93,16 +120,18 @@ def blockwise(
     """
     length = q.shape[2]
     if length <= block or (length % block and length < 2 * block):
-        return plain(q, k, v, segments, scores=scores)
+        return plain(q, k, v, segments, scores=scores, sinks=sinks)
     # What fills the last block up comes after every query, so none sees it.
     fill = [(0, 0), (0, 0), (0, -length % block), (0, 0)]
     q, k, v = (jnp.pad(part, fill) for part in (q, k, v))
     segments = None if segments is None else jnp.pad(segments, fill[1:3])
     how = How("blockwise", scores._replace(in_window=None), q.dtype, block)
-    return _by_blocks(how, scores.in_window, q, k, v, segments)[:, :, :length]
+    return _by_blocks(how, scores.in_window, q, k, v, segments, sinks)[:, :, :length]
 
 
-def ring(q: Array, cache: Cache, recent: Cache, at: Ring, *, scores: Scores = _PLAINLY) -> Array:
+def ring(
+    q: Array, cache: Cache, recent: Cache, at: Ring, *, scores: Scores = _PLAINLY, sinks: Array | None = None
+) -> Array:
     """Attend from one position of each row to all that the row has in both: [batch, heads, 1, head_size]."""
     size, more = cache.keys.shape[2], recent.keys.shape[2]
     age = jnp.concatenate([(at.slot - jnp.arange(size)) % size + at.number + 1, at.number - jnp.arange(more)])
@@ -110,7 +139,7 @@ def ring(q: Array, cache: Cache, recent: Cache, at: Ring, *, scores: Scores = _P
     if (reach := scores.reach(size)) is not None:
         mask &= age < reach
     found = jnp.concatenate([scores_of(q, part.keys, scores.softcap) for part in (cache, recent)], axis=-1)
-    weights = jax.nn.softmax(jnp.where(mask[:, None, None], found, MASKED), axis=-1)
+    weights = softmax_with(sinks, jnp.where(mask[:, None, None], found, MASKED))
     older, newer = (
         mixed(weight, part.values, jnp.dtype(jnp.float32))
         for weight, part in ((weights[..., :size], cache), (weights[..., size:], recent))
@@ -119,22 +148,33 @@ def ring(q: Array, cache: Cache, recent: Cache, at: Ring, *, scores: Scores = _P
 
 
 def splash(
-    q: Array, k: Array, v: Array, segments: Array | None, *, scores: Scores = _PLAINLY, interpret: bool = False
+    q: Array,
+    k: Array,
+    v: Array,
+    segments: Array | None,
+    *,
+    scores: Scores = _PLAINLY,
+    sinks: Array | None = None,
+    interpret: bool = False,
 ) -> Array:
     """Call the Pallas kernel for TPUs that ships with JAX, on each device over its own batch and heads."""
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels  # noqa: PLC0415
 
-    def local(scores: Scores, q: Array, k: Array, v: Array, segments: Array | None) -> Array:
+    def local(
+        scores: Scores, q: Array, k: Array, v: Array, segments: Array | None, sinks: Array | None = None
+    ) -> Array:
         def attended(window: int | None) -> Callable[..., Array]:
             kernel = splash_kernel(q.shape[1], q.shape[2], window=window, softcap=scores.softcap, interpret=interpret)
-            mapped: Callable[..., Array] = jax.vmap(kernel)
-            if segments is not None:
-                mapped = jax.vmap(lambda q, k, v, s: kernel(q, k, v, kernels.SegmentIds(s, s)))
-            return mapped
 
-        return scores.windowed(attended, q, k, v, *(() if segments is None else (segments,)))
+            def of_rows(sinks: Array | None, q: Array, k: Array, v: Array, rows: Array | None) -> Array:
+                ids = None if rows is None else kernels.SegmentIds(rows, rows)
+                return over_sequences(kernel, sinks, q, k, v, ids)
 
-    return _on_each_device(local, scores, q, k, v, segments)
+            return of_rows
+
+        return scores.windowed(attended, sinks, q, k, v, segments)
+
+    return _on_each_device(local, scores, q, k, v, segments, sinks)
 
 
 def cudnn(q: Array, k: Array, v: Array, segments: Array | None, *, scores: Scores = _PLAINLY) -> Array:
@@ -155,7 +195,13 @@ def cudnn(q: Array, k: Array, v: Array, segments: Array | None, *, scores: Score
 
 
 def _on_each_device(
-    local: Callable[..., Array], scores: Scores, q: Array, k: Array, v: Array, segments: Array | None
+    local: Callable[..., Array],
+    scores: Scores,
+    q: Array,
+    k: Array,
+    v: Array,
+    segments: Array | None,
+    sinks: Array | None = None,
 ) -> Array:
     """Run a kernel on each device over its own batch and heads."""
     # All axes manual: XLA's partitioner takes no kernel beside an axis that a surrounding shard_map has made manual.
@@ -165,28 +211,35 @@ def _on_each_device(
         return local(scores._replace(in_window=in_window), *parts)
 
     specs = (None if scores.in_window is None else P(), heads, heads, heads, rows)
-    return on_each_device(part, specs, heads)(scores.in_window, q, k, v, segments)
+    if sinks is None:
+        return on_each_device(part, specs, heads)(scores.in_window, q, k, v, segments)
+    return on_each_device(part, (*specs, P("tensor")), heads)(scores.in_window, q, k, v, segments, sinks)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _by_blocks(how: How, in_window: Array | None, q: Array, k: Array, v: Array, segments: Array | None) -> Array:
-    return _forward(how, in_window, q, k, v, segments)[0]
+def _by_blocks(
+    how: How, in_window: Array | None, q: Array, k: Array, v: Array, segments: Array | None, sinks: Array | None
+) -> Array:
+    return _forward(how, in_window, q, k, v, segments, sinks)[0]
+
+
+_Kept = tuple[Array | None, Tile, Found, Array | None]
 
 
 def _forward(
-    how: How, in_window: Array | None, q: Array, k: Array, v: Array, segments: Array | None
-) -> tuple[Array, tuple[Array | None, Tile, Found]]:
+    how: How, in_window: Array | None, q: Array, k: Array, v: Array, segments: Array | None, sinks: Array | None
+) -> tuple[Array, _Kept]:
     tile = Tile(q, k, v, segments, segments, jnp.int32(0), diagonal=True)
-    found = attend_tile(how, in_window, tile)
-    found = found._replace(out=found.out.astype(q.dtype))
-    return found.out, (in_window, tile, found)
+    out, log_sum = joined(sinks, *attend_tile(how, in_window, tile))
+    found = Found(out.astype(q.dtype), log_sum)
+    return found.out, (in_window, tile, found, sinks)
 
 
-def _backward(how: How, kept: tuple[Array | None, Tile, Found], slope: Array) -> tuple[None, Array, Array, Array, None]:
-    in_window, tile, found = kept
+def _backward(how: How, kept: _Kept, slope: Array) -> tuple[None, Array, Array, Array, None, Array | None]:
+    in_window, tile, found, sinks = kept
     # The scores are computed again: derived, the backward pass would keep those of all blocks, which are the square.
     of_q, of_k, of_v = (x.astype(tile.q.dtype) for x in tile_gradients(how, in_window, tile, found, slope))
-    return None, of_q, of_k, of_v, None
+    return None, of_q, of_k, of_v, None, sink_gradients(sinks, *found, slope)
 
 
 _by_blocks.defvjp(_forward, _backward)

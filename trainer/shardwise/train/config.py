@@ -10,6 +10,7 @@ from typing import Any, Literal, Self, TypeVar
 from haliax import AxisSpec
 
 from shardwise.job.kernels import Kernel, kernel_of
+from shardwise.job.sizes import GATED
 from shardwise.job.spec import Experts, Latent, RopeScaling, Training
 from shardwise.train.model_axes import ModelAxes
 
@@ -29,7 +30,7 @@ class GptConfig(ModelAxes):
     post_norm: bool = False
     qk_norm: bool = False
     qk_norm_over: Literal["head", "all-heads"] = "head"
-    activation: Literal["gelu", "gelu-exact", "swiglu", "geglu"] = "gelu"
+    activation: Literal["gelu", "gelu-exact", "swiglu", "geglu", "swiglu-clamped"] = "gelu"
     position: Literal["learned", "rotary"] = "learned"
     rotary_pairs: Literal["interleaved", "half"] = "interleaved"
     rope_theta: float = 10_000.0
@@ -40,6 +41,7 @@ class GptConfig(ModelAxes):
     head_bias: bool = False
     attention_bias: bool = True
     attention_out_bias: bool = field(default=None)  # type: ignore[assignment]  # filled below: attention_bias
+    attention_sinks: bool = False
     mlp_bias: bool = True
     experts_per_token: int = 0
     experts_share_one: bool = True
@@ -50,6 +52,7 @@ class GptConfig(ModelAxes):
     groups_per_token: int = 1
     group_score: Literal["two-best", "best"] = "two-best"
     shared_gate: bool = False
+    router_bias: bool = False
     balance: float = 0.0
     query_pre_attn_scalar: float = field(default=None)  # type: ignore[assignment]  # filled below: the head size
     attention_softcap: float | None = None
@@ -114,6 +117,7 @@ class GptConfig(ModelAxes):
             head_bias=_filled(model.head_bias),
             attention_bias=_filled(model.attention_bias),
             attention_out_bias=_filled(model.attention_out_bias),
+            attention_sinks=_filled(model.attention_sinks),
             mlp_bias=_filled(model.mlp_bias),
             num_experts=_filled(model.experts.count) if model.experts else 0,
             experts_per_token=_filled(model.experts.per_token) if model.experts else 0,
@@ -123,6 +127,7 @@ class GptConfig(ModelAxes):
             num_dense_blocks=_filled(model.experts.dense_blocks) if model.experts else 0,
             dense_mlp_size=(model.experts.dense_mlp or 0) if model.experts else 0,
             shared_gate=_filled(model.experts.shared_gate) if model.experts else False,
+            router_bias=_filled(model.experts.router_bias) if model.experts else False,
             balance=_filled(model.experts.balance) if model.experts else 0.0,
             **_of_latent(model.latent),
             query_pre_attn_scalar=_filled(model.query_pre_attn_scalar),
@@ -151,9 +156,14 @@ class GptConfig(ModelAxes):
     @property
     def same_for_all_keys_counts(self) -> int:
         """In how many features of a head, the first ones, what is added to all keys alike changes attention."""
-        if self.attention_softcap is not None:
+        if self.same_everywhere_counts:
             return self.head_size
         return self.rotary_dim if self.position == "rotary" else 0
+
+    @property
+    def same_everywhere_counts(self) -> bool:
+        """Whether that is so in all of them: a bound bends scores, and sinks do not move with them."""
+        return self.attention_softcap is not None or self.attention_sinks
 
     @property
     def normed_of_qk(self) -> tuple[AxisSpec, AxisSpec]:
@@ -190,7 +200,7 @@ class GptConfig(ModelAxes):
     @property
     def is_gated(self) -> bool:
         """Whether the MLP multiplies its activation by a second product."""
-        return self.activation in ("swiglu", "geglu")
+        return self.activation in GATED
 
 
 def _of_latent(latent: Latent | None) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from shardwise.train.mesh import DATA, on_each_device
 from shardwise.train.products import GATHERED
 from shardwise.train.ring import attend_in_ring
 from shardwise.train.scores import softmax_weighted, visible
+from shardwise.train.sinks import over_sequences
 from shardwise.train.splash import BLOCK, splash_kernel
 from shardwise.train.tiles import SMALLEST_BLOCK, How
 from shardwise.train.zigzag import straight, zigzag
@@ -43,6 +44,7 @@ def attend_over_context(
     *,
     how: How,
     strategy: ContextStrategy,
+    sinks: Array | None = None,
 ) -> Array:
     """Do what `attention.attend` does, on positions in the order of `zigzag`.
 
@@ -53,6 +55,7 @@ def attend_over_context(
         segments: int32 [batch, position] or None, likewise.
         how: the kernel, and what becomes of the scores.
         strategy: how keys and values travel.
+        sinks: float32 [heads] or None: a logit that joins each softmax and stands for no value.
 
     Returns:
         [batch, heads, position, value_size] in the inputs' dtype, likewise.
@@ -60,10 +63,17 @@ def attend_over_context(
     """
     kernel, scores, wire = how.kernel, how.scores, how.wire
     rows = None if segments is None else _ROWS
-    ins = (None if scores.in_window is None else P(), _HEADS, _HEADS, _HEADS, rows)
+    ins = (
+        None if scores.in_window is None else P(),
+        _HEADS,
+        _HEADS,
+        _HEADS,
+        rows,
+        None if sinks is None else P("tensor"),
+    )
     if strategy == "ring":
         static = how._replace(scores=scores._replace(in_window=None))
-        return on_each_device(partial(attend_in_ring, static), ins, _HEADS)(scores.in_window, q, k, v, segments)
+        return on_each_device(partial(attend_in_ring, static), ins, _HEADS)(scores.in_window, q, k, v, segments, sinks)
     sizes = jax.sharding.get_abstract_mesh().shape
     length = q.shape[2]
     made: list[Any] = []
@@ -72,22 +82,32 @@ def attend_over_context(
         windows = (scores.window,) if scores.in_window is None else (scores.window, None)
         made = [make(window=window, softcap=scores.softcap) for window in windows]
 
-    def local(made: list[Any], in_window: Array | None, q: Array, k: Array, v: Array, segments: Array | None) -> Array:
+    def local(
+        made: list[Any],
+        in_window: Array | None,
+        q: Array,
+        k: Array,
+        v: Array,
+        segments: Array | None,
+        sinks: Array | None,
+    ) -> Array:
         here = scores._replace(in_window=in_window)
         whole = _gather(k, v, segments, here.reach(length), wire)
         if kernel == "splash":
-            return here.windowed(lambda window: partial(_splash, made[0 if window == scores.window else 1]), q, whole)
+            return here.windowed(
+                lambda window: partial(_splash, made[0 if window == scores.window else 1]), sinks, q, whole
+            )
         if kernel == "blockwise" and (block := math.gcd(BLOCK, q.shape[2] // 2)) >= SMALLEST_BLOCK:
-            return attend_blockwise(q, whole, scores.softcap, block)
+            return attend_blockwise(q, whole, scores.softcap, block, sinks)
         seen = visible(_places(q.shape[2]), jnp.arange(whole.keys.shape[2]), whole.window)
-        return softmax_weighted(q, whole.keys, whole.values, _within(seen, whole), scores.softcap)
+        return softmax_weighted(q, whole.keys, whole.values, _within(seen, whole), scores.softcap, sinks)
 
     # Of a mesh of its own: the one in use may have axes that a surrounding shard_map has made manual.
     mesh = jax.sharding.AbstractMesh((sizes["context"],), ("context",))
     by_queries = NamedSharding(mesh, P(None, "context"))
     specs = [one.manual_sharding_spec(by_queries) for one in made]
     attended: Callable[..., Array] = on_each_device(local, (specs, *ins), _HEADS)
-    return attended(made, scores.in_window, q, k, v, segments)
+    return attended(made, scores.in_window, q, k, v, segments, sinks)
 
 
 def _gather(k: Array, v: Array, segments: Array | None, window: Array | int | None, wire: jnp.dtype) -> Sequence:
@@ -132,13 +152,11 @@ def _within(seen: Array, whole: Sequence) -> Array:
     return seen & (whole.own_segments[:, None, :, None] == whole.segments[:, None, None, :])
 
 
-def _splash(kernel: Any, q: Array, whole: Sequence) -> Array:
+def _splash(kernel: Any, sinks: Array | None, q: Array, whole: Sequence) -> Array:
     """Call the Pallas kernel for TPUs on one device's queries."""
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels  # noqa: PLC0415
 
-    if whole.own_segments is None or whole.segments is None:
-        out: Array = jax.vmap(kernel)(q, whole.keys, whole.values)
-    else:
+    rows = None
+    if whole.own_segments is not None and whole.segments is not None:
         rows = kernels.SegmentIds(whole.own_segments, whole.segments)
-        out = jax.vmap(kernel)(q, whole.keys, whole.values, rows)
-    return out
+    return over_sequences(kernel, sinks, q, whole.keys, whole.values, rows)

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from shardwise.train.scores import MASKED, step_of_softmax, visible
+from shardwise.train.sinks import joined, sink_gradients
 from shardwise.train.tiles import block_gradients, out_shape
 
 Array = jax.Array
@@ -41,7 +42,10 @@ def chunks() -> tuple[Array, Array]:
     return own, 2 * ways() - 1 - own
 
 
-def attend_blockwise(q: Array, whole: Sequence, softcap: float | None, block: int) -> Array:
+_Kept = tuple[_Both, Sequence, _Both, _Both, Array | None]
+
+
+def attend_blockwise(q: Array, whole: Sequence, softcap: float | None, block: int, sinks: Array | None = None) -> Array:
     """Attend block by block; a block of queries visits only the blocks of keys that are not after it.
 
     Row r of the first chunk has as many blocks fewer than the average as row r of the second has more. So the two
@@ -49,21 +53,21 @@ def attend_blockwise(q: Array, whole: Sequence, softcap: float | None, block: in
     """
     size = q.shape[2] // 2
     parts = [(q[:, :, at : at + block], q[:, :, size + at : size + at + block]) for at in range(0, size, block)]
-    pairs = [_attend_pair(row, size // block, softcap, *part, whole) for row, part in enumerate(parts)]
+    pairs = [_attend_pair(row, size // block, softcap, *part, whole, sinks) for row, part in enumerate(parts)]
     return jnp.concatenate([out for side in zip(*pairs, strict=True) for out in side], axis=2)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
 def _attend_pair(
-    row: int, rows: int, softcap: float | None, first: Array, second: Array, whole: Sequence
+    row: int, rows: int, softcap: float | None, first: Array, second: Array, whole: Sequence, sinks: Array | None
 ) -> tuple[Array, Array]:
     """Attend from this row of blocks, out of so many, of both chunks: [batch, heads, block, value_size] each."""
-    return _pair_forward(row, rows, softcap, first, second, whole)[0]
+    return _pair_forward(row, rows, softcap, first, second, whole, sinks)[0]
 
 
 def _pair_forward(
-    row: int, rows: int, softcap: float | None, first: Array, second: Array, whole: Sequence
-) -> tuple[_Both, tuple[_Both, Sequence, _Both, _Both]]:
+    row: int, rows: int, softcap: float | None, first: Array, second: Array, whole: Sequence, sinks: Array | None
+) -> tuple[_Both, _Kept]:
     def visit(carry: tuple[Any, Any], step: Array) -> tuple[tuple[Any, Any], None]:
         state, done = carry
         here = _visit(row, rows, step, first.shape[2], whole)
@@ -75,15 +79,17 @@ def _pair_forward(
     begin = (_empty(first, whole), _empty(first, whole))
     states = jax.lax.scan(visit, begin, jnp.arange(_num_visits(row, rows)))[0]
     of_second, of_first = states  # whose visits come last
-    one, other = ((out / total).astype(first.dtype) for _, total, out in (of_first, of_second))
+    one, other = (out / total for _, total, out in (of_first, of_second))
     of_one, of_other = (top + jnp.log(total) for top, total, _ in (of_first, of_second))
-    return (one, other), ((first, second), whole, (one, other), (of_one, of_other))
+    (one, of_one), (other, of_other) = joined(sinks, one, of_one), joined(sinks, other, of_other)
+    one, other = one.astype(first.dtype), other.astype(first.dtype)
+    return (one, other), ((first, second), whole, (one, other), (of_one, of_other), sinks)
 
 
 def _pair_backward(
-    row: int, rows: int, softcap: float | None, kept: tuple[_Both, Sequence, _Both, _Both], slopes: _Both
-) -> tuple[Array, Array, Sequence]:
-    queries, whole, outs, log_sums = kept
+    row: int, rows: int, softcap: float | None, kept: _Kept, slopes: _Both
+) -> tuple[Array, Array, Sequence, Array | None]:
+    queries, whole, outs, log_sums, sinks = kept
     slopes = slopes[0].astype(jnp.float32), slopes[1].astype(jnp.float32)
     inner = [(out.astype(jnp.float32) * slope).sum(-1, keepdims=True) for out, slope in zip(outs, slopes, strict=True)]
 
@@ -104,7 +110,9 @@ def _pair_backward(
     nothing = tuple(jnp.zeros(x.shape) for x in like)
     sums = jax.lax.scan(visit, nothing, jnp.arange(_num_visits(row, rows)))[0]
     of_first, of_second, of_keys, of_values = (x.astype(old.dtype) for x, old in zip(sums, like, strict=True))
-    return of_first, of_second, Sequence(of_keys, of_values, None, None, None)
+    of_chunks = (sink_gradients(sinks, *one) for one in zip(outs, log_sums, slopes, strict=True))
+    of_sinks = None if sinks is None else jax.tree.reduce(jnp.add, [*of_chunks])
+    return of_first, of_second, Sequence(of_keys, of_values, None, None, None), of_sinks
 
 
 _attend_pair.defvjp(_pair_forward, _pair_backward)

@@ -22,6 +22,7 @@ from haliax import NamedArray
 
 from shardwise.train import experts_apart, experts_gathered
 from shardwise.train.config import GptConfig
+from shardwise.train.expert_biases import Biases, biases_of_picks
 from shardwise.train.experts_gathered import How, Weights
 from shardwise.train.layout import Layout
 from shardwise.train.linear import Linear
@@ -33,7 +34,7 @@ Array = jax.Array
 
 
 class Experts(eqx.Module):
-    """Gated MLPs side by side, and the router that picks among them."""
+    """Gated MLPs side by side, and the router that picks among them; any of them may have biases."""
 
     config: GptConfig = eqx.field(static=True)
     router: Linear
@@ -52,7 +53,7 @@ class Experts(eqx.Module):
     def init(cls, config: GptConfig, *, key: Array) -> Self:
         """Return normal weights; `down`, which adds to the residual stream, is smaller by 1 / sqrt(2 layers)."""
         router_key, gate_key, up_key, down_key = jax.random.split(key, 4)
-        std, inside = config.init_std, (config.Experts, config.Mlp)
+        std, inside, bias = config.init_std, (config.Experts, config.Mlp), config.mlp_bias
         shared = gate = None
         if config.shared_size:
             shared = Mlp.init(config, config.Shared, key=jax.random.fold_in(key, 4))
@@ -60,10 +61,16 @@ class Experts(eqx.Module):
             gate = Linear.init(config.Embed, config.Gates, std, bias=False, key=jax.random.fold_in(key, 5))
         return cls(
             config,
-            replace(Linear.init(config.Embed, config.Routes, std, bias=False, key=router_key), is_exact=True),
-            Linear.init(config.Embed, inside, std, bias=False, key=gate_key),
-            Linear.init(config.Embed, inside, std, bias=False, key=up_key),
-            Linear.init(inside, config.Embed, config.residual_init_std, bias=False, key=down_key),
+            replace(
+                Linear.init(config.Embed, config.Routes, std, bias=config.router_bias, key=router_key), is_exact=True
+            ),
+            Linear.init(config.Embed, inside, std, bias=bias, key=gate_key),
+            Linear.init(config.Embed, inside, std, bias=bias, key=up_key),
+            # Its bias is each expert's own, which those of linear layers into `embed` are not.
+            replace(
+                Linear.init(inside, config.Embed, config.residual_init_std, bias=False, key=down_key),
+                bias=hax.zeros((config.Experts, config.Embed)) if bias else None,
+            ),
             shared,
             gate,
             hax.zeros(config.Routes) if config.pick_bias else None,
@@ -80,10 +87,16 @@ class Experts(eqx.Module):
             inside=layout.spec(("batch", "position", "embed"), layout.compute),
             stream=layout.partitions(x)[1],
             by_position=layout.splits_positions(x.resolve_axis("position").size),
+            has_biases=self.gate.bias is not None,
         )
-        weights = Weights(self.gate.weight.array, self.up.weight.array, self.down.weight.array)
+        biases = None
+        if self.gate.bias is not None and self.up.bias is not None:
+            biases = Biases(self.gate.bias.array, self.up.bias.array)
+        weights = Weights(self.gate.weight.array, self.up.weight.array, self.down.weight.array, biases)
         mixed = experts_apart.mixed if layout.splits_experts else experts_gathered.mixed
         out = layout.leave(hax.named(mixed(how, x.array, shares, picks, weights), x.axes))
+        if self.down.bias is not None:
+            out = out + layout.stay(hax.named(biases_of_picks(self.down.bias.array, shares, picks, x.dtype), x.axes))
         return out if self.shared is None else out + self._beside(self.shared, x, layout)
 
     def _beside(self, shared: Mlp, x: NamedArray, layout: Layout) -> NamedArray:

@@ -18,12 +18,17 @@ import jax.numpy as jnp
 from jax import lax
 
 from shardwise.train.collectives import gather_over, scatter_over, sum_over
-from shardwise.train.experts_gathered import How, Weights, activated, alike, computed, gradients, stored
+from shardwise.train.expert_biases import Biases
+from shardwise.train.experts_gathered import How, Weights, activated, computed, gate_and_up, gradients, stored
 from shardwise.train.mesh import EXPERT, on_each_device
 from shardwise.train.picks import Rows
 
 T = TypeVar("T")
 Array = jax.Array
+
+
+_Sums = tuple[Array, Array, list[Array], Biases | None]
+"""Of gradients: of tokens, shares, weights and biases."""
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -52,25 +57,29 @@ def _backward(how: How, kept, grad: Array) -> tuple[Array, Array, None, Weights]
     def local(x: Array, shares: Array, picks: Array, weights: Weights, grad: Array):  # type: ignore[no-untyped-def]  # noqa: ANN202
         x, shares, picks, grad = _of_all(x, shares, picks, grad)
 
-        def add(rows: Rows, sums: tuple[Array, Array, list[Array]]) -> tuple[Array, Array, list[Array]]:
+        biases = weights.biases
+
+        def add(rows: Rows, sums: _Sums) -> _Sums:
             dealt = rows.dealt(x)  # gate and up again: kept, they would need rows for the worst case
-            made = activated(how.activation, rows.into(dealt, weights.gate), rows.into(dealt, weights.up))
+            made = activated(how.activation, *gate_and_up(rows, dealt, weights))
             of_rows, of_shares, pairs = gradients(made, rows, x, shares, weights, grad)
             of_weights = [of + rows.of_weight(*pair, jnp.float32) for of, pair in zip(sums[2], pairs, strict=True)]
-            return rows.added_to(sums[0], of_rows), sums[1] + of_shares, of_weights
+            of_biases = None if biases is None else jax.tree.map(jnp.add, sums[3], biases.gradients(rows, pairs))
+            return rows.added_to(sums[0], of_rows), sums[1] + of_shares, of_weights, of_biases
 
         size, experts, width = weights.up.shape
         nothing = (
             jnp.zeros(x.shape, jnp.float32),
             jnp.zeros(shares.shape, jnp.float32),
             [jnp.zeros((experts, size, width), jnp.float32)] * 3,
+            jax.tree.map(jnp.zeros_like, biases),
         )
-        of_x, of_shares, of_weights = _by_windows(_rows(picks, weights), add, nothing)
+        of_x, of_shares, of_weights, of_biases = _by_windows(_rows(picks, weights), add, nothing)
         of_shares = sum_over("tensor", _own(of_shares, of_shares.dtype), of_shares.dtype)
         of_x = how.over_tensor(_own(of_x, how.place.wire)).astype(x.dtype)
-        return of_x, of_shares, stored(how.place, of_weights)
+        return of_x, of_shares, stored(how.place, of_weights, of_biases)
 
-    outs = (how.stream, how.picks, alike(how.place.stored))
+    outs = (how.stream, how.picks, how.alike(how.place.stored))
     of_x, of_shares, of_weights = on_each_device(local, (*how.ins, how.inside), outs)(*kept, grad)
     return of_x, of_shares, None, of_weights
 

@@ -14,9 +14,10 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
 
 from shardwise.train.collectives import scatter_over, sum_over
+from shardwise.train.expert_biases import Biases
 from shardwise.train.fsdp import Placement, gather, scatter
 from shardwise.train.mesh import on_each_device
-from shardwise.train.mlp import ACTIVATIONS
+from shardwise.train.mlp import gated
 from shardwise.train.picks import Rows
 from shardwise.train.products import GATHERED
 
@@ -29,6 +30,8 @@ class Weights(NamedTuple):
     gate: Array
     up: Array
     down: Array
+    biases: Biases | None = None
+    """Of gate and up, float32 and whole over data."""
 
 
 class How(NamedTuple):
@@ -43,6 +46,8 @@ class How(NamedTuple):
     """The partition of what comes out."""
     by_position: bool
     """Whether that is split by position over tensor."""
+    has_biases: bool = False
+    """Whether gate and up have biases."""
 
     @property
     def picks(self) -> PartitionSpec:
@@ -52,7 +57,11 @@ class How(NamedTuple):
     @property
     def ins(self) -> tuple[Any, ...]:
         """Return the partitions of tokens, shares, picks and gathered weights."""
-        return self.inside, self.picks, self.picks, alike(self.place.whole)
+        return self.inside, self.picks, self.picks, self.alike(self.place.whole)
+
+    def alike(self, spec: Any) -> Weights:
+        """Return the partition of all three weights, and of biases."""
+        return Weights(spec, spec, spec, Biases.partition(self.place.whole) if self.has_biases else None)
 
     def over_tensor(self, x: Array) -> Array:
         """Sum [batch, position, embed] over tensor, into the stream."""
@@ -62,7 +71,10 @@ class How(NamedTuple):
 
     def whole(self, weights: Weights) -> Weights:
         """Gather the weights."""
-        return Weights(*(checkpoint_name(gather(self.place, weight), GATHERED) for weight in weights))
+        gate, up, down = (
+            checkpoint_name(gather(self.place, weight), GATHERED) for weight in (weights.gate, weights.up, weights.down)
+        )
+        return Weights(gate, up, down, weights.biases)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -93,11 +105,13 @@ def _backward(how: How, kept, grad: Array) -> tuple[Array, Array, None, Weights]
         activate = activated(how.activation, gate, up)
         of_rows, of_shares, pairs = gradients(activate, rows, x, shares, weights, grad)
         of_weights = [rows.of_weight(*pair, how.place.wire) for pair in pairs]
+        of_biases = None if weights.biases is None else weights.biases.gradients(rows, pairs)
         of_shares = sum_over("tensor", of_shares, of_shares.dtype)
-        return how.over_tensor(rows.collected(of_rows, x)).astype(x.dtype), of_shares, stored(how.place, of_weights)
+        of_x = how.over_tensor(rows.collected(of_rows, x)).astype(x.dtype)
+        return of_x, of_shares, stored(how.place, of_weights, of_biases)
 
     ins = (*how.ins, _of_rows(how), _of_rows(how), how.inside)
-    outs = (how.stream, how.picks, alike(how.place.stored))
+    outs = (how.stream, how.picks, how.alike(how.place.stored))
     of_x, of_shares, of_weights = on_each_device(local, ins, outs)(x, shares, picks, whole, gate, up, grad)
     return of_x, of_shares, None, of_weights
 
@@ -113,14 +127,20 @@ Activated = tuple[Array, Callable[[Array], tuple[Array, Array]]]
 def computed(activation: str, rows: Rows, x: Array, shares: Array, weights: Weights) -> tuple[Array, Array, Array]:
     """Return what the rows add to their tokens, [rows, embed], and their gate and up, [rows, mlp]."""
     dealt = rows.dealt(x)
-    gate, up = rows.into(dealt, weights.gate), rows.into(dealt, weights.up)
-    hidden = ACTIVATIONS[activation](gate) * up * rows.sorted(shares)[:, None].astype(x.dtype)
+    gate, up = gate_and_up(rows, dealt, weights)
+    hidden = gated(activation, gate, up) * rows.sorted(shares)[:, None].astype(x.dtype)
     return rows.out_of(hidden, weights.down), gate, up
+
+
+def gate_and_up(rows: Rows, dealt: Array, weights: Weights) -> tuple[Array, Array]:
+    """Return [rows, mlp] of each, of [rows, embed]."""
+    gate, up = rows.into(dealt, weights.gate), rows.into(dealt, weights.up)
+    return (gate, up) if weights.biases is None else weights.biases.added(rows, gate, up)
 
 
 def activated(activation: str, gate: Array, up: Array) -> Activated:
     """Return what gate and up make together."""
-    hidden, of_hidden = jax.vjp(lambda gate, up: ACTIVATIONS[activation](gate) * up, gate, up)
+    hidden, of_hidden = jax.vjp(partial(gated, activation), gate, up)
     return hidden, of_hidden
 
 
@@ -138,14 +158,11 @@ def gradients(
     return of_rows, of_shares, pairs
 
 
-def stored(place: Placement, of_weights: list[Array]) -> Weights:
-    """Sum gradients, [experts, embed, mlp], over data and lay them out as they are stored."""
-    return Weights(*(scatter(place, one.transpose(1, 0, 2)) for one in of_weights))
-
-
-def alike(spec: Any) -> Weights:
-    """Return the partition of all three weights."""
-    return Weights(spec, spec, spec)
+def stored(place: Placement, of_weights: list[Array], of_biases: Biases | None) -> Weights:
+    """Sum gradients over data, and lay those of weights, [experts, embed, mlp], out as they are stored."""
+    over_data = None if of_biases is None else of_biases.summed(place)
+    gate, up, down = (scatter(place, one.transpose(1, 0, 2)) for one in of_weights)
+    return Weights(gate, up, down, over_data)
 
 
 def _of_rows(how: How) -> PartitionSpec:

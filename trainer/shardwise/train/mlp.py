@@ -1,4 +1,8 @@
-"""The feed-forward layer of a block. Source of the gated forms: Shazeer, "GLU Variants Improve Transformer" (2020)."""
+"""The feed-forward layer of a block.
+
+Sources of the gated forms: Shazeer, "GLU Variants Improve Transformer" (2020); OpenAI, "gpt-oss-120b & gpt-oss-20b
+Model Card" (2025) for the clamped one.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -34,13 +38,31 @@ def _in_float32(exact: Activation) -> Activation:
     return activate
 
 
+CLAMPED = "swiglu-clamped"
+_CLAMP, _STEEPNESS = 7.0, 1.702
+
+
+def _clamped_silu(gate: Any) -> Any:
+    """Return gate x sigmoid(1.702 gate), of gates up to 7."""
+    held = jax.tree.map(lambda x: jnp.minimum(x, _CLAMP), gate)
+    return held * hnn.sigmoid(_STEEPNESS * held)
+
+
 ACTIVATIONS: dict[str, Activation] = {
     "gelu": _in_float32(partial(hnn.gelu, approximate=True)),
     "gelu-exact": _in_float32(partial(hnn.gelu, approximate=False)),
     "swiglu": _in_float32(hnn.silu),
     "geglu": _in_float32(partial(hnn.gelu, approximate=True)),
+    CLAMPED: _in_float32(_clamped_silu),
 }
-"""By the config's names."""
+"""By the config's names; of the gated forms what becomes of the gate."""
+
+
+def gated(activation: str, gate: Any, up: Any) -> Any:
+    """Return what gate and up make together; named arrays, or plain ones."""
+    if activation == CLAMPED:
+        up = jax.tree.map(lambda x: jnp.clip(x, -_CLAMP, _CLAMP) + 1, up)
+    return ACTIVATIONS[activation](gate) * up
 
 
 class Mlp(eqx.Module):
@@ -70,7 +92,10 @@ class Mlp(eqx.Module):
 
     def __call__(self, x: NamedArray, layout: Layout) -> NamedArray:
         """Map {batch, position, embed} to the same."""
-        activate = ACTIVATIONS[self.config.activation]
+        activation = self.config.activation
         up = self.up(x, layout, layout.put)
-        hidden = activate(up) if self.gate is None else activate(self.gate(x, layout, layout.put)) * up
+        if self.gate is None:
+            hidden = ACTIVATIONS[activation](up)
+        else:
+            hidden = gated(activation, self.gate(x, layout, layout.put), up)
         return self.down(hidden, layout, layout.leave)

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from shardwise.train import splash_tiles, tiles
 from shardwise.train.mesh import on_cpu
 from shardwise.train.scores import MASKED
+from shardwise.train.sinks import joined, sink_gradients
 from shardwise.train.tiles import Found, How, Tile
 
 T = TypeVar("T")
@@ -49,7 +50,15 @@ class _Pair(NamedTuple):
     """Whether they are of the same positions; otherwise the queries are after the keys."""
 
 
-def attend_in_ring(how: How, in_window: Array | None, q: Array, k: Array, v: Array, segments: Array | None) -> Array:
+def attend_in_ring(
+    how: How,
+    in_window: Array | None,
+    q: Array,
+    k: Array,
+    v: Array,
+    segments: Array | None,
+    sinks: Array | None = None,
+) -> Array:
     """Attend from one device's queries to the keys of all devices of `context`; inside a shard_map.
 
     Args:
@@ -59,22 +68,23 @@ def attend_in_ring(how: How, in_window: Array | None, q: Array, k: Array, v: Arr
         k: [batch, kv_heads, position, head_size], likewise.
         v: [batch, kv_heads, position, value_size], likewise.
         segments: int32 [batch, position] or None, likewise.
+        sinks: float32 [heads] or None: a logit that joins each softmax.
 
     Returns:
         [batch, heads, position, value_size] in the inputs' dtype.
 
     """
     rows = None if segments is None else _halved(segments, 1)
-    out = _attend(how, in_window, _halved(q, 2), Part(_halved(k, 2), _halved(v, 2), rows))
+    out = _attend(how, in_window, _halved(q, 2), Part(_halved(k, 2), _halved(v, 2), rows), sinks)
     return out.reshape(tiles.out_shape(q, v))
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(how: How, in_window: Array | None, q: Array, own: Part) -> Array:
-    return _forward(how, in_window, q, own)[0]
+def _attend(how: How, in_window: Array | None, q: Array, own: Part, sinks: Array | None) -> Array:
+    return _forward(how, in_window, q, own, sinks)[0]
 
 
-def _forward(how: How, in_window: Array | None, q: Array, own: Part) -> tuple[Array, Any]:
+def _forward(how: How, in_window: Array | None, q: Array, own: Part, sinks: Array | None) -> tuple[Array, Any]:
     attend = splash_tiles.attend_tile if how.kernel == "splash" else tiles.attend_tile
 
     def visit(found: Found, here: Part, turn: Array | int) -> Found:
@@ -89,13 +99,13 @@ def _forward(how: How, in_window: Array | None, q: Array, own: Part) -> tuple[Ar
         return found
 
     nothing = Found(jnp.zeros(tiles.out_shape(q, own.values), jnp.float32), jnp.full((*q.shape[:-1], 1), MASKED))
-    found: Found = _around(visit, nothing, own, apart=1)
+    found: Found = Found(*joined(sinks, *_around(visit, nothing, own, apart=1)))
     out = found.out.astype(q.dtype)
-    return out, (in_window, q, own, Found(out, found.log_sum))
+    return out, (in_window, q, own, Found(out, found.log_sum), sinks)
 
 
-def _backward(how: How, kept: Any, slope: Array) -> tuple[None, Array, Part]:
-    _, q, own, _ = kept
+def _backward(how: How, kept: Any, slope: Array) -> tuple[None, Array, Part, Array | None]:
+    *_, q, own, found, sinks = kept
 
     def visit(state: tuple[Array, _Slopes, _Slopes], here: Part, turn: Array | int) -> tuple[Array, _Slopes, _Slopes]:
         of_q, of_own, of_others = state
@@ -112,14 +122,14 @@ def _backward(how: How, kept: Any, slope: Array) -> tuple[None, Array, Part]:
     of_q, of_own, of_others = _around(visit, (jnp.zeros(q.shape, jnp.float32), [], []), own, apart=2)
     pairs = zip(of_own, _passed(of_others), strict=True)
     of_k, of_v = ((here + home.astype(jnp.float32)).astype(q.dtype) for here, home in pairs)
-    return None, of_q.astype(q.dtype), Part(of_k, of_v, None)
+    return None, of_q.astype(q.dtype), Part(of_k, of_v, None), sink_gradients(sinks, found.out, found.log_sum, slope)
 
 
 def _add_gradients(
     how: How, kept: Any, slope: Array, here: Part, turn: Array | int, of_q: Array
 ) -> tuple[Array, Array, Array]:
     """Add to the gradient of a device's queries what this turn does, and return those of the keys and values here."""
-    in_window, q, own, found = kept
+    in_window, q, own, found, _ = kept
     gradients = splash_tiles.tile_gradients if how.kernel == "splash" else tiles.tile_gradients
     sums = (of_q, jnp.zeros(here.keys.shape, jnp.float32), jnp.zeros(here.values.shape, jnp.float32))
     for pair in _pairs(turn):

@@ -113,6 +113,9 @@ def _yarn_ramp(dim: int, theta: float, scaling: RopeScaling) -> Array:
         """Return the pair, not whole, that makes so many turns over the first training's positions."""
         return dim * math.log(scaling.original_seq_len / (turns * 2 * math.pi)) / (2 * math.log(theta))  # type: ignore[operator]
 
-    first, last = max(math.floor(pair_of(scaling.beta_fast)), 0), min(math.ceil(pair_of(scaling.beta_slow)), dim - 1)
-    width = max(last - first, 0.001)  # as the authors do, for a ramp without a width
+    first, last = pair_of(scaling.beta_fast), pair_of(scaling.beta_slow)
+    if scaling.truncate:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, dim - 1)
+    width = (last - first) or 0.001  # as the authors do, for a ramp without a width
     return 1 - jnp.clip((jnp.arange(dim // 2) - first) / width, 0, 1)

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from shardwise.train.products import product
+from shardwise.train.sinks import softmax_with
 
 Array = jax.Array
 MASKED = -1e30  # not -inf: a fully masked block would make exp(-inf - -inf)
@@ -39,14 +40,16 @@ class Scores(NamedTuple):
         return result
 
 
-def softmax_weighted(q: Array, k: Array, v: Array, mask: Array, softcap: float | None) -> Array:
+def softmax_weighted(
+    q: Array, k: Array, v: Array, mask: Array, softcap: float | None, sinks: Array | None = None
+) -> Array:
     """Compute all scores at once, under a mask [1 or batch, 1, query, key]."""
-    return weighted_by(scores_of(q, k, softcap), mask, v)
+    return weighted_by(scores_of(q, k, softcap), mask, v, sinks)
 
 
-def weighted_by(scores: Array, mask: Array, v: Array) -> Array:
+def weighted_by(scores: Array, mask: Array, v: Array, sinks: Array | None = None) -> Array:
     """Return the values by the softmax of scores [batch, heads, query, key], of those under the mask."""
-    weights = jax.nn.softmax(jnp.where(mask, scores, MASKED), axis=-1)
+    weights = softmax_with(sinks, jnp.where(mask, scores, MASKED))
     return mixed(weights, v, v.dtype)
 
 

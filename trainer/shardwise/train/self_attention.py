@@ -39,6 +39,8 @@ class Attention(eqx.Module):
     q_norm: Norm | None
     k_norm: Norm | None
     out: Linear
+    sinks: NamedArray | None
+    """A logit of each head that joins every softmax of its queries; see `train/sinks.py`."""
 
     @classmethod
     def init(cls, config: GptConfig, *, key: Array) -> Self:
@@ -56,7 +58,8 @@ class Attention(eqx.Module):
         q_norm, k_norm = (Norm.init(config, along) if config.qk_norm else None for along in config.normed_of_qk)
         small = config.residual_init_std
         out = Linear.init(heads, config.Embed, small, bias=config.attention_out_bias, key=out_key)
-        return cls(config, qkv, q, kv, q_norm, k_norm, out)
+        sinks = hax.zeros(config.Heads) if config.attention_sinks else None
+        return cls(config, qkv, q, kv, q_norm, k_norm, out, sinks)
 
     def __call__(self, x: NamedArray, segments: NamedArray | None, layer: Array, layout: Layout) -> NamedArray:
         """Map {batch, position, embed} to the same; `layer` counts from 0."""
@@ -65,9 +68,9 @@ class Attention(eqx.Module):
         rows = None if segments is None else segments.array
         if layout.context > 1:
             how = How(config.attention, self._scores(layer), layout.wire)
-            mixed = attend_over_context(q, k, v, rows, how=how, strategy=layout.context_strategy)
+            mixed = attend_over_context(q, k, v, rows, how=how, strategy=layout.context_strategy, sinks=self._sinks)
         else:
-            mixed = attend(q, k, v, rows, kernel=config.attention, scores=self._scores(layer))
+            mixed = attend(q, k, v, rows, kernel=config.attention, scores=self._scores(layer), sinks=self._sinks)
         return self.out(hax.named(mixed, self._inside(x, config.Heads)), layout, layout.leave)
 
     def first(
@@ -76,7 +79,7 @@ class Attention(eqx.Module):
         """Do the same for rows from positions `start` ([batch]) on, and return their keys and values too."""
         q, k, v = self._project(x, start[:, None, None], layer, layout)
         # No other kernel: they want lengths of their own.
-        mixed = blockwise(q, k, v, segments, scores=self._scores(layer))
+        mixed = blockwise(q, k, v, segments, scores=self._scores(layer), sinks=self._sinks)
         return self.out(hax.named(mixed, self._inside(x, self.config.Heads)), layout, layout.leave), Cache(k, v)
 
     def following(
@@ -86,7 +89,7 @@ class Attention(eqx.Module):
         q, k, v = self._project(x, at.position[:, None, None], layer, layout)
         new = zip(recent, (k, v), strict=True)
         recent = Cache(*(jax.lax.dynamic_update_slice_in_dim(old, part, at.number, 2) for old, part in new))
-        mixed = ring(q, cache, recent, at, scores=self._scores(layer))
+        mixed = ring(q, cache, recent, at, scores=self._scores(layer), sinks=self._sinks)
         return self.out(hax.named(mixed, self._inside(x, self.config.Heads)), layout, layout.leave), recent
 
     def _project(self, x: NamedArray, start: Array | int, layer: Array, layout: Layout) -> tuple[Array, Array, Array]:
@@ -147,7 +150,7 @@ class Attention(eqx.Module):
         """Return a bias of keys without a gradient for its features that do not count."""
         counts = hax.arange(self.config.HeadSize) < self.config.same_for_all_keys_counts
         is_turned = self._is_turned(layer)
-        if is_turned is not None and self.config.attention_softcap is None:
+        if is_turned is not None and not self.config.same_everywhere_counts:
             counts = counts & is_turned
         return hax.where(counts, bias, jax.lax.stop_gradient(bias))
 
@@ -159,6 +162,10 @@ class Attention(eqx.Module):
             window = None
         in_turn = window is not None and config.sliding_window_pattern is not None
         return Scores(window, self._is_local(layer) if in_turn else None, config.attention_softcap)
+
+    @property
+    def _sinks(self) -> Array | None:
+        return None if self.sinks is None else self.sinks.array
 
     def _is_local(self, layer: Array) -> Array:
         """Return whether the layer has a sliding window."""

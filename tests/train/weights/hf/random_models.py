@@ -46,7 +46,7 @@ def as_written(config: Mapping[str, Any], defaults: Mapping[str, Any], seed: int
         kept[share] = full.pop("partial_rotary_factor")
     if "sliding_attention" in rope and config["model_type"] != "olmo3":
         kept["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
-    if full.get("rope_type") != "default":
+    if full.get("rope_type") != "default" or config["model_type"] == "gpt_oss":  # which is stretched by default
         kept["rope_scaling"] = full
     return {**kept, "model_type": config["model_type"]}
 
@@ -231,6 +231,16 @@ def _qwen3(draw: Random) -> Fields:
     return {**fields, **_tied(draw), "rope_parameters": _rope(draw, fields["max_position_embeddings"])}
 
 
+def _gpt_oss(draw: Random) -> Fields:
+    fields, count = _of_heads(draw), draw.randint(2, 7)
+    window = draw.randint(2, fields["max_position_embeddings"] + 3)  # transformers' cache of 1 keeps all
+    rope = _rope(draw, fields["max_position_embeddings"])
+    mixture = {"num_local_experts": count, "num_experts_per_tok": draw.randint(1, count)}
+    bias = {"attention_bias": draw.random() < 0.7}
+    types = _types(draw, fields["num_hidden_layers"]) if draw.random() < 0.5 else {}
+    return {**fields, **_tied(draw), **mixture, **bias, **types, "sliding_window": window, "rope_parameters": rope}
+
+
 def _granite(draw: Random) -> Fields:
     return {
         **_llama(draw),
@@ -335,7 +345,8 @@ def _rope(draw: Random, positions: int) -> Fields:
             betas = draw.choice(({}, {"beta_fast": draw.uniform(4, 40), "beta_slow": draw.uniform(0.2, 2)}))
             told = draw.choice(({}, {"attention_factor": draw.uniform(0.5, 2)}))
             length = draw.choice(({}, {"original_max_position_embeddings": original}))
-            return {**rope, **betas, **told, **length, "factor": draw.uniform(1, 9)}
+            ramp = draw.choice(({}, {"truncate": True}, {"truncate": False}))
+            return {**rope, **betas, **told, **length, **ramp, "factor": draw.uniform(1, 9)}
         case _:
             return rope
 
@@ -354,6 +365,7 @@ _FAMILIES: Mapping[str, Callable[[Random], Fields]] = {
     "qwen3_moe": _qwen3_moe,
     "deepseek_v2": _deepseek_v2,
     "deepseek_v3": _deepseek_v3,
+    "gpt_oss": _gpt_oss,
     "granite": _granite,
     "smollm3": _smollm3,
     "olmo2": _olmo2,

@@ -39,6 +39,15 @@ LLAMA3 = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_fr
 GEMMA = {**LLAMA, "head_dim": 16, "sliding_window": 6, "query_pre_attn_scalar": 24}
 QWEN3_MOE = {**LLAMA, "head_dim": 16, "moe_intermediate_size": 40, "num_experts": 6, "num_experts_per_tok": 3}
 QWEN2_MOE = {**QWEN3_MOE, "shared_expert_intermediate_size": 56}
+GPT_OSS = {
+    **LLAMA,
+    "head_dim": 16,
+    "intermediate_size": 64,
+    "num_local_experts": 6,
+    "num_experts_per_tok": 3,
+    "sliding_window": 6,
+}
+OSS_YARN = {"rope_type": "yarn", "factor": 3.0, "original_max_position_embeddings": 8, "truncate": False}
 GRANITE = {
     "attention_multiplier": 0.07,
     "embedding_multiplier": 12.0,
@@ -132,6 +141,18 @@ MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "moonlight": (
         "deepseek_v3",
         {**LATENT, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.446},
+    ),
+    "gpt-oss": ("gpt_oss", {**GPT_OSS, "rope_parameters": {**OSS_YARN, "rope_theta": 1.5e5}}),
+    "gpt-oss-plain": (
+        "gpt_oss",
+        {
+            **GPT_OSS,
+            "num_key_value_heads": 6,
+            "attention_bias": False,
+            "tie_word_embeddings": True,
+            "layer_types": ["full_attention"] * 3,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
+        },
     ),
     "granite": ("granite", {**LLAMA, **GRANITE}),
     "granite-biases": (

@@ -6,6 +6,7 @@ from shardwise.job.accelerators import offered
 from shardwise.job.document import wrong
 from shardwise.job.kernels import objection
 from shardwise.job.presets import SIZES
+from shardwise.job.sizes import GATED
 from shardwise.job.spec import Model, TrainingJob
 from shardwise.job.topology import divisors
 from shardwise.protocol.errors import Problem
@@ -98,14 +99,12 @@ def norms_go_together(job: TrainingJob) -> Iterator[Problem]:
 
 
 def experts_can_be_computed(job: TrainingJob) -> Iterator[Problem]:
-    """Require gated MLPs without biases, their numbers, and no more for a token than there are."""
+    """Require gated MLPs, their numbers, and no more for a token than there are."""
     model = job.spec.training.model
     if model.experts is None:
         return
-    if model.activation not in (None, "swiglu", "geglu"):
-        yield wrong(f"{_PATH}.activation", model.activation, "swiglu or geglu with experts")
-    if model.mlp_bias:
-        yield wrong(f"{_PATH}.mlpBias", model.mlp_bias, "false with experts")
+    if model.activation not in (None, *GATED):
+        yield wrong(f"{_PATH}.activation", model.activation, f"{any_of(GATED)} with experts")
     count, per_token = model.experts.count, model.experts.per_token
     if count is None or per_token is None:
         given = "no count" if count is None else "no perToken"
@@ -188,6 +187,8 @@ def rope_scaling_has_its_fields(job: TrainingJob) -> Iterator[Problem]:
     if scaling.kind != "yarn" and scaling.attention_factor is not None:
         expected = f"no attentionFactor with kind: {scaling.kind}"
         yield wrong(f"{path}.attentionFactor", scaling.attention_factor, expected)
+    if scaling.kind != "yarn" and not scaling.truncate:
+        yield wrong(f"{path}.truncate", False, f"true with kind: {scaling.kind}")
     low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
     if high <= low:
         yield wrong(f"{path}.highFrequencyFactor", high, f"more than {low}, the low one")

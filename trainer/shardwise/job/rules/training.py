@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from shardwise.job.accelerators import xla_flags
 from shardwise.job.document import wrong
 from shardwise.job.flags import refusals, repeated
-from shardwise.job.presets import OWNERS
+from shardwise.job.optimizer_values import OWNERS
 from shardwise.job.spec import Optimizer, TrainingJob
 from shardwise.job.spec.data import EvaluationSet, Source
 from shardwise.job.topology import divisors, mesh_shape, multiples_near

@@ -57,6 +57,9 @@ class Experts(StrictModel):
     shared_gate: Annotated[bool | None, FilledFrom(_PRESET_OR + "false")] = Field(
         None, description="Whether a token decides by a sigmoid how much of that it takes (Qwen 2 with experts)."
     )
+    router_bias: Annotated[bool | None, FilledFrom(_PRESET_OR + "false")] = Field(
+        None, description="Whether the router, which gives each expert its logit, has a bias (gpt-oss)."
+    )
     dense_blocks: Annotated[int | None, Unit("blocks"), FilledFrom(_PRESET_OR + "0")] = Field(
         None, ge=0, le=1023, description="How many blocks, the first ones, have one MLP in the place of experts."
     )

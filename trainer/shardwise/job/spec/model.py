@@ -33,6 +33,8 @@ PresetName = Literal[
     "qwen3-0.6b",
     "qwen3-8b",
     "qwen3-30b-a3b",
+    "gpt-oss-20b",
+    "gpt-oss-120b",
     "granite3.3-2b",
     "smollm3-3b",
     "olmo2-1b",
@@ -46,6 +48,8 @@ PresetName = Literal[
     "glm4.5-air",
     "dots.llm1",
 ]
+
+Activation = Literal["gelu", "gelu-exact", "swiglu", "geglu", "swiglu-clamped"]
 
 _PRESET = FilledFrom("the preset")
 _PRESET_OR = "the preset, or else "
@@ -91,6 +95,7 @@ class RopeScaling(StrictModel):
     attention_factor: Annotated[float | None, Unit("times"), FilledFrom("0.1 ln(factor) + 1")] = Field(
         None, gt=0, le=1e6, description="yarn: what queries and keys are multiplied by."
     )
+    truncate: bool = Field(True, description="yarn: whether what it stretches begins and ends at whole pairs.")
 
 
 class Model(StrictModel):
@@ -143,12 +148,10 @@ class Model(StrictModel):
     qk_norm_over: Annotated[Literal["head", "all-heads"] | None, FilledFrom(_PRESET_OR + "head")] = Field(
         None, description="What qkNorm scales as one: each head, or all heads of a token together (OLMo 2)."
     )
-    activation: Annotated[Literal["gelu", "gelu-exact", "swiglu", "geglu"] | None, FilledFrom(_PRESET_OR + "gelu")] = (
-        Field(
-            None,
-            description="Of the feed-forward layer: the tanh form of GELU or the exact one; or gated, by SiLU (swiglu) "
-            "or the tanh form of GELU (geglu).",
-        )
+    activation: Annotated[Activation | None, FilledFrom(_PRESET_OR + "gelu")] = Field(
+        None,
+        description="Of the feed-forward layer: the tanh form of GELU or the exact one; or gated, by SiLU (swiglu), "
+        "the tanh form of GELU (geglu), or a steeper SiLU of bounded values (swiglu-clamped, gpt-oss).",
     )
     experts: Annotated[Experts | None, FilledFrom(_PRESET_OR + "none")] = Field(
         None, description="Makes each block's feed-forward layer a mixture of experts (Mixtral)."
@@ -188,6 +191,9 @@ class Model(StrictModel):
     )
     attention_out_bias: Annotated[bool | None, FilledFrom(_PRESET_OR + "attentionBias")] = Field(
         None, description="Whether the last of attention's linear layers has one."
+    )
+    attention_sinks: Annotated[bool | None, FilledFrom(_PRESET_OR + "false")] = Field(
+        None, description="Whether each head has a learned logit beside its scores that stands for no value (gpt-oss)."
     )
     mlp_bias: Annotated[bool | None, FilledFrom(_PRESET_OR + "true")] = Field(
         None, description="Whether the feed-forward layer's linear layers have biases."

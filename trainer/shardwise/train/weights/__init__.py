@@ -10,6 +10,7 @@ job section that it fits. Not here: downloading, and any other format.
     gpt_families.py       GPT-2, GPT-J, GPT-NeoX
     llama_parts.py        what those of Llama's kind are made of
     llama_families.py     Llama, Granite, SmolLM3, Mistral, Mixtral, Qwen
+    gpt_oss_family.py     gpt-oss
     post_norm_families.py OLMo, Gemma
     biased_mixture_families.py GLM-4.5, dots.llm1
     families.py           all of them
@@ -23,6 +24,8 @@ job section that it fits. Not here: downloading, and any other format.
     tokenizer_files.py    the tokenizer's files beside them
     published_beside.py   what an export keeps of the model's own files there
     fit.py                from a GptConfig to a job's model section
+    mxfp4.py              numbers packed in 4 bits
+    stacked.py            tensors of all experts, packed or not, as those of each
     reading.py            files to parameters, slice by slice
     writing.py            parameters to a file and its config.json
     adapters.py           adapters to a file and its adapter_config.json

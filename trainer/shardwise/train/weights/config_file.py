@@ -9,15 +9,14 @@ from typing import Any
 from shardwise.protocol.errors import DataError
 from shardwise.train.config import GptConfig
 from shardwise.train.weights.family import Family, Key
-from shardwise.train.weights.key_values import one_of, real, refused, rooted, squared, whole
+from shardwise.train.weights.key_values import one_of, real, refused, rooted, section, squared, whole
 from shardwise.train.weights.latent_keys import latent_keys, read_latent
 from shardwise.train.weights.rope_keys import read_rope, rope_keys
 from shardwise.train.weights.rotary_pattern_keys import read_rotary_pattern, rotary_pattern_keys
 from shardwise.train.weights.tensors import Shape
 from shardwise.train.weights.window_keys import read_windows, window_keys
 
-# What no model here has: a format of the weights that this trainer does not read.
-_ABSENT = ("quantization_config",)
+_QUANTIZATION = "quantization_config"
 # The defaults of transformers need not be tokens of a model.
 NO_TOKENS: Mapping[str, Any] = {"bos_token_id": None, "eos_token_id": None}
 
@@ -122,7 +121,13 @@ def _matrix(shapes: Mapping[str, Shape], name: str) -> Shape:
 
 def _check_fixed(family: Family, published: Mapping[str, Any]) -> None:
     """Refuse a config.json of a model that this trainer does not compute."""
-    expected = {"model_type": (family.name,), **dict.fromkeys(_ABSENT, (None,)), **family.fixed}
+    quantized = published.get(_QUANTIZATION)
+    if family.quantizations and quantized is not None:
+        method = section(family, _QUANTIZATION, quantized).get("quant_method")
+        one_of(family, f"{_QUANTIZATION}.quant_method", method, family.quantizations)
+    elif quantized is not None:  # a format of the weights that this trainer does not read
+        one_of(family, _QUANTIZATION, quantized, (None,))
+    expected = {"model_type": (family.name,), **family.fixed}
     for name, values in expected.items():
         if name in published:
             one_of(family, name, published[name], values)

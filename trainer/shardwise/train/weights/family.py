@@ -78,6 +78,8 @@ class Family:
     """The base, and how much of a head is turned, where config.json does not say."""
     local_rope_theta: float = BASE
     """The base in blocks with a window, likewise; for those families whose `rope` has a key of it."""
+    usual_scaling: Mapping[str, Any] = declared(default_factory=dict)
+    """How positions are stretched where config.json does not say."""
     nests_rope: bool = False
     """Whether that key is in `rope_parameters` alone, which has an object for each kind of block."""
     rotary_pattern: int = 0
@@ -99,6 +101,11 @@ class Family:
     """
     further_layers: str = ""
     """The key of how many layers follow the last one to predict further tokens, which are not read."""
+    stacked: Mapping[str, tuple[str, ...]] = declared(default_factory=dict)
+    """Tensors of a layer that hold those of all its experts (`stacked.py`): what follows `experts.` in their names, and
+    what follows the number of an expert in those of `rows` whose columns they hold in turn."""
+    quantizations: tuple[str, ...] = ()
+    """The packed formats of weights in which such tensors may be read."""
     rows: tuple[Row, ...]
 
 

@@ -24,6 +24,7 @@ from shardwise.train.weights.joined import taken_apart
 from shardwise.train.weights.locate import locate, read_json
 from shardwise.train.weights.recognise import recognise, recognise_family
 from shardwise.train.weights.safetensors_file import TensorEntry, entries
+from shardwise.train.weights.stacked import Entry, unstacked
 from shardwise.train.weights.tensors import Array, Shape, Tensor, axis_sizes, parameter_axes, tensors
 
 CONFIG_FILE = "config.json"
@@ -39,7 +40,7 @@ class Stored:
     """One of our parameters as it lies in files: its tensors, and zeros in the padding of the vocabulary."""
 
     shape: Shape
-    parts: tuple[tuple[Tensor, TensorEntry], ...]
+    parts: tuple[tuple[Tensor, Entry], ...]
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -53,7 +54,7 @@ class Stored:
         box = [part.indices(size)[:2] for part, size in zip(index, self.shape, strict=True)]
         out = _aligned_zeros(tuple(high - low for low, high in box), self.dtype)
         for tensor, entry in self.parts:
-            _copy(tensor.ours(entry.array()), tensor.offset, out, box)
+            _copy(tensor, entry, out, box)
         return out
 
 
@@ -75,13 +76,13 @@ def read(path: Path, *, heads: int | None = None) -> tuple[GptConfig, Iterator[t
     found = _without_further_layers(family, found, published)
     config = recognise({name: entry.shape for name, entry in found.items()}, published, heads)
     expected = tensors(family.rows, config)
-    found = taken_apart(family, found, expected)
-    shapes = {name: entry.shape for name, entry in found.items()}
     if config.tied_head:
         _check_tied(family, found)
+    held = unstacked(family, taken_apart(family, found, expected), expected)
+    shapes = {name: entry.shape for name, entry in held.items()}
     ignored = {name for name in shapes if _BUFFER.fullmatch(name) or (config.tied_head and name == family.head)}
     _check(expected, {name: shape for name, shape in shapes.items() if name in expected or name not in ignored})
-    return config, _parameters(config, expected, found)
+    return config, _parameters(config, expected, held)
 
 
 def place(program: Program, config: GptConfig, parameters: Iterable[tuple[str, Stored]]) -> dict[str, jax.Array]:
@@ -103,11 +104,13 @@ def place(program: Program, config: GptConfig, parameters: Iterable[tuple[str, S
     return placed
 
 
-def _copy(piece: Array, offset: Shape, out: Array, box: Sequence[tuple[int, int]]) -> None:
-    """Copy what a piece at `offset` of a parameter has in a box of it."""
-    ends = zip(box, offset, piece.shape, strict=True)
+def _copy(tensor: Tensor, entry: Entry, out: Array, box: Sequence[tuple[int, int]]) -> None:
+    """Copy what a tensor, a piece of a parameter, has in a box of it."""
+    offset = tensor.offset
+    ends = zip(box, offset, tensor.extent, strict=True)
     common = [(max(low, start), min(high, start + size)) for (low, high), start, size in ends]
     if all(low < high for low, high in common):
+        piece = tensor.ours(entry.around(tensor.region(common)))
         out[_seen_from([low for low, _ in box], common)] = piece[_seen_from(offset, common)]
 
 
@@ -203,7 +206,7 @@ def _same_bytes(one: Array, other: Array) -> bool:
 
 
 def _parameters(
-    config: GptConfig, expected: Mapping[str, Tensor], found: Mapping[str, TensorEntry]
+    config: GptConfig, expected: Mapping[str, Tensor], found: Mapping[str, Entry]
 ) -> Iterator[tuple[str, Stored]]:
     sizes = axis_sizes(config)
     for path, names in parameter_axes(config).items():

@@ -41,6 +41,7 @@ _NEEDED: Mapping[str, tuple[str, ...]] = {
 }
 _SHARE, _ORIGINAL = "partial_rotary_factor", "original_max_position_embeddings"
 _TRUNCATE = "truncate"
+_UNSCALED = {"rope_type": "default"}
 _BESIDE = ("rope_type", "type", "rope_theta", _SHARE, _TRUNCATE)
 _FULL, _LOCAL = "full_attention", "sliding_attention"
 
@@ -54,7 +55,7 @@ def read_rope(family: Family, published: Mapping[str, Any], seq_len: int, *, has
     theta_key, scaling_key = family.rope["theta"], family.rope["scaling"]
     newer = section(family, "rope_parameters", published.get("rope_parameters"))
     older = section(family, scaling_key, published.get(scaling_key))
-    full = {**section(family, _FULL, newer.get(_FULL, {} if older else newer)), **older}
+    full = {**section(family, _FULL, newer.get(_FULL, {} if older else newer)), **older} or dict(family.usual_scaling)
     stated = full.get("rope_theta", published.get(theta_key))
     theta = family.rope_theta if stated is None else real(family, theta_key, stated)
     fields = {
@@ -83,7 +84,7 @@ def rope_keys(family: Family, config: GptConfig) -> dict[str, Any]:
     scaling = config.rope_scaling
     written: dict[str, Any] = {
         family.rope["theta"]: config.rope_theta,
-        family.rope["scaling"]: None if scaling is None else _written(scaling),
+        family.rope["scaling"]: _written(scaling) if scaling else dict(_UNSCALED) if family.usual_scaling else None,
     }
     local = config.local_rope_theta or config.rope_theta
     if family.nests_rope:
@@ -123,9 +124,9 @@ def _scaling(family: Family, given: Mapping[str, Any], seq_len: int) -> RopeScal
     known = _FIELDS[kind]
     if unknown := sorted(given.keys() - known.keys() - {*_BESIDE, _ORIGINAL}):
         raise refused(family, f"rope_scaling.{unknown[0]}", repr(given[unknown[0]]), "no such key")
-    if given.get(_TRUNCATE, True) is not True:  # which is the default; null is false for transformers
-        whole_pairs = "true (what it stretches begins and ends at whole pairs)"
-        raise refused(family, f"rope_scaling.{_TRUNCATE}", repr(given[_TRUNCATE]), whole_pairs)
+    truncate = given.get(_TRUNCATE, True)
+    if not isinstance(truncate, bool | None) or (kind != "yarn" and truncate is not True):
+        raise refused(family, f"rope_scaling.{_TRUNCATE}", repr(truncate), "true" + " or false" * (kind == "yarn"))
     stated = {theirs: given[theirs] for theirs in known if given.get(theirs) is not None}
     if missing := [theirs for theirs in _NEEDED[kind] if theirs not in stated]:
         raise refused(family, f"rope_scaling.{missing[0]}", "missing", "a number")
@@ -136,6 +137,8 @@ def _scaling(family: Family, given: Mapping[str, Any], seq_len: int) -> RopeScal
     }
     if _ORIGINAL in known:
         fields[known[_ORIGINAL]] = whole(family, stated, _ORIGINAL, seq_len)
+    if kind == "yarn":
+        fields["truncate"] = bool(truncate)  # null is false for transformers
     return _resolved(kind, fields)
 
 
@@ -148,4 +151,4 @@ def _resolved(kind: Any, fields: Mapping[str, Any]) -> RopeScaling:
 
 def _written(scaling: RopeScaling) -> dict[str, Any]:
     values = {theirs: getattr(scaling, ours) for theirs, ours in _FIELDS[scaling.kind].items()}
-    return {"rope_type": scaling.kind, **values}
+    return {"rope_type": scaling.kind, **values, **({} if scaling.truncate else {_TRUNCATE: False})}

@@ -24,6 +24,8 @@ from numpy.typing import NDArray
 from shardwise.protocol.errors import DataError
 
 Array = NDArray[Any]
+Region = tuple[slice, ...]
+"""A part of a tensor: of each axis a range, with its ends."""
 DTYPES: Mapping[str, np.dtype[Any]] = {
     "F32": np.dtype("<f4"),
     "F16": np.dtype("<f2"),
@@ -58,6 +60,14 @@ class TensorEntry:
     def array(self) -> Array:
         """Return the tensor as a read-only map of the file, which ends with the array."""
         return np.memmap(self.file, self.numpy_dtype, "r", self.start, self.shape)
+
+    def around(self, region: Region) -> Array:  # noqa: ARG002  others read no more than the region
+        """Return the tensor: a map reads what is looked at."""
+        return self.array()
+
+    def bytes_of(self) -> Array:
+        """Return a tensor of bytes, which are no numbers yet, as such a map."""
+        return np.memmap(self.file, np.uint8, "r", self.start, self.shape)
 
 
 def entries(path: Path) -> dict[str, TensorEntry]:
@@ -108,6 +118,17 @@ class Writer:
         self._file.seek(self._starts[name])
         self._file.write(np.ascontiguousarray(array).view(np.uint8).data)
 
+    def put_columns(self, name: str, row: int, array: Array, *, part: int, parts: int) -> None:
+        """Write what a tensor has at one place of its first axis: of the last axis every so many-th column."""
+        shape = self._shapes[name][1:]
+        num_bytes = math.prod(shape) * self._dtypes[name].itemsize
+        start = self._starts[name] + row * num_bytes
+        self._file.seek(start)
+        whole = np.frombuffer(bytearray(self._file.read(num_bytes)), self._dtypes[name]).reshape(shape)
+        whole[..., part::parts] = array
+        self._file.seek(start)
+        self._file.write(whole.view(np.uint8).data)
+
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
@@ -131,7 +152,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 def _own_part(path: Path) -> BinaryIO:
     """Open a new file beside `path`, locked for as long as it is open."""
     while True:
-        file = path.with_name(f".{path.name}.{secrets.token_hex(8)}{_PART}").open("xb")
+        file = path.with_name(f".{path.name}.{secrets.token_hex(8)}{_PART}").open("x+b")
         with suppress(OSError):  # a volume without locks, where nothing is removed
             fcntl.flock(file, fcntl.LOCK_EX)
         if os.fstat(file.fileno()).st_nlink:

@@ -57,7 +57,7 @@ class Tensor:
     @property
     def shape(self) -> Shape:
         """Return the published shape."""
-        return tuple(math.prod(self.sizes[name] for name in group) for group in self.groups)
+        return tuple(math.prod(self._sizes_of(group)) for group in self.groups)
 
     @property
     def offset(self) -> Shape:
@@ -70,6 +70,18 @@ class Tensor:
             "kv": self.part,
         }
         return tuple(0 if name in self._flat else places[name] for name in self.names)
+
+    @property
+    def extent(self) -> Shape:
+        """Return its size along each axis of our parameter."""
+        return tuple(self.sizes[name] if name in self._flat else 1 for name in self.names)
+
+    def region(self, box: Sequence[tuple[int, int]]) -> tuple[slice, ...]:
+        """Return what a box of our parameter is of the published tensor: all of an axis that joins several."""
+        return tuple(
+            slice(*box[self.names.index(group[0])]) if len(group) == 1 else slice(0, math.prod(self._sizes_of(group)))
+            for group in self.groups
+        )
 
     def ours(self, published: Array) -> Array:
         """Return the tensor with our parameter's axes, those it lacks of size 1; a view, nothing is copied."""
@@ -85,6 +97,9 @@ class Tensor:
         ]
         kept = [name for name in self.names if name in self._flat]
         return parameter[tuple(index)].transpose([kept.index(name) for name in self._flat]).reshape(self.shape)
+
+    def _sizes_of(self, group: tuple[str, ...]) -> list[int]:
+        return [self.sizes[name] for name in group]
 
     @property
     def _flat(self) -> tuple[str, ...]:

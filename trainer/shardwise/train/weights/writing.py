@@ -20,6 +20,7 @@ from shardwise.train.weights.family import Family, differences
 from shardwise.train.weights.fit import MODEL_KEYS, free_keys
 from shardwise.train.weights.reading import CONFIG_FILE
 from shardwise.train.weights.safetensors_file import DTYPES, Writer, replacing
+from shardwise.train.weights.stacked import place_of, published_shapes
 from shardwise.train.weights.tensors import Array, Tensor, tensors
 
 _MOST_NAMED = 3
@@ -56,12 +57,13 @@ def write(
     published = published_config(family, config, str(dtype), known)
     _refuse_other_model(path.parent / CONFIG_FILE, published, free=_free_keys(family, config) | known.keys())
     with replacing(path) as file:
-        shapes = {published_name(family, name): tensor.shape for name, tensor in waiting.items()}
+        names = published_shapes(family, waiting).items()
+        shapes = {published_name(family, name): shape for name, shape in names}
         biases = [published_name(family, tensor.name) for tensor in waiting.values() if tensor.path == PICK_BIAS]
         writer = Writer(file, shapes, dtype, in_float32=biases)
         for parameter, array in chain(first, iterator):
             for tensor in _of(parameter, waiting):
-                writer.put(published_name(family, tensor.name), tensor.published(array))
+                _put(writer, family, tensor, tensor.published(array))
                 del waiting[tensor.name]
         assert not waiting, sorted(waiting)
     with replacing(path.parent / CONFIG_FILE) as file:  # last, so that it never stands without its weights
@@ -86,6 +88,15 @@ def check_exportable(config: GptConfig) -> Family:
 def published_name(family: Family, name: str) -> str:
     """Return the name of a tensor with the family's prefix, which all have but the head."""
     return name if name.split(".", maxsplit=1)[0] == family.head.split(".")[0] else family.prefix + name
+
+
+def _put(writer: Writer, family: Family, tensor: Tensor, array: Array) -> None:
+    place = place_of(family, tensor.name)
+    if place is None:
+        writer.put(published_name(family, tensor.name), array)
+    else:
+        name = published_name(family, place.name)
+        writer.put_columns(name, place.expert, array, part=place.part, parts=place.parts)
 
 
 def _of(path: str, waiting: Mapping[str, Tensor]) -> list[Tensor]:
