@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from tests.train.test_lora import LORA
-from tests.train.test_meshes import LLAMA, run
+from tests.train.test_meshes import LATENT, LLAMA, run
 
 from shardwise.plan.flops import eight_bit_flops, traced_flops
 from shardwise.train.eight_bits import Format, multiply, multiply_back
@@ -94,6 +94,7 @@ def test_what_is_not_finite_shows(form: Format, bad: float) -> None:
         ("int8", ()),
         pytest.param("float8", (), marks=pytest.mark.long),
         pytest.param("int8", LLAMA, marks=pytest.mark.long),
+        pytest.param("float8", LATENT, marks=pytest.mark.long),
     ],
 )
 def test_a_model_learns_as_in_bfloat16_on_every_mesh(
