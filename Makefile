@@ -24,7 +24,7 @@ NODES ?= 3
 # Where `make dist` puts a release.
 DIST ?= dist
 # The first seed of the random models of `make test-hf`, and how many.
-MODELS ?= 0 40
+MODELS ?= 0 44
 # Images that `make images` builds.
 IMAGES ?= operator cpu
 # For which `make publish` builds them: amd64, arm64 or both; by default this machine's.
@@ -118,7 +118,7 @@ test-skew: $(READY) ## operator and trainer of this tree beside those of PREVIOU
 	  $(BIN)/python -m tests.skew $$tree
 
 .PHONY: test-hf
-test-hf: $(READY) $(HF_READY) ## every family of models against transformers, our exports in it, MODELS="0 40" random ones from seed 0, a program of torch, and questions beside lm-evaluation-harness (3 GB the first time)
+test-hf: $(READY) $(HF_READY) ## every family of models against transformers, our exports in it, MODELS="0 44" random ones from seed 0, a program of torch, and questions beside lm-evaluation-harness (3 GB the first time)
 	folder=$$(mktemp -d) && trap 'rm -rf $$folder' EXIT && $(BIN)/python -m tests.train.weights.hf.exports $$folder/recorded && \
 	  .venv-hf/bin/python -m tests.train.weights.hf.record --check $$folder/recorded && \
 	  JAX_PLATFORMS=cpu $(BIN)/python -m tests.train.weights.hf.adapters_here $$folder/recorded && \
