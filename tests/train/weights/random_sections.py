@@ -146,7 +146,7 @@ def _experts(draw: Random) -> Section:
     }
     if draw.random() < 0.5:
         made |= {"shared": draw.randint(1, 30), "sharedGate": draw.random() < 0.5}
-    elif draw.random() < 0.7:
+    elif draw.random() < 0.5:
         made["routerBias"] = True
     if draw.random() < 0.2:
         others: tuple[Section, ...] = (

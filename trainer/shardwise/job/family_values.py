@@ -15,6 +15,7 @@ EXPERTS: Mapping[str, Any] = {
     "groups_per_token": 1,
     "group_score": "two-best",
     "shared_gate": False,
+    "router_bias": False,
     "dense_blocks": 0,
     "balance": 0.01,
 }
