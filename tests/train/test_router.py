@@ -13,12 +13,15 @@ from tests.train.conftest import run_here
 from tests.train.test_experts import MIXTURE, PRODUCTS
 from tests.train.test_meshes import batch_of, run_with_metrics
 
+from shardwise.job.sizes import all_block_matrices, num_parameters, num_parameters_of_a_token
 from shardwise.protocol.contract import ExitCode
 from shardwise.train.balance import LOADS, PICK_BIAS, charged, moved
 from shardwise.train.checkpoint import load_numpy
 from shardwise.train.config import GptConfig
+from shardwise.train.flops import num_matrix_parameters
+from shardwise.train.layout import flatten
 from shardwise.train.router import routed
-from shardwise.train.state import Program, flat
+from shardwise.train.state import REFERENCE, Program, flat
 from shardwise.train.step import Metrics, lower_step
 
 Array = jax.Array
@@ -234,6 +237,34 @@ def test_a_first_block_is_that_of_a_model_without_experts(make_program: MakeProg
     assert of_first.keys() == {path for path in every if path.startswith("blocks.")}
     for path, array in of_first.items():
         np.testing.assert_array_equal(array[0], every[path][0], err_msg=path)
+
+
+def test_the_arithmetic_of_a_token_is_that_of_its_matrices(make_program: MakeProgram) -> None:
+    """By the trainer's config and by the job's sizes; those that it is not multiplied with are other experts'."""
+    program = make_program(*DENSE, num_devices=1)
+    model, vocab = program.training.model, program.config.vocab_size
+    first, others = 3 * 32 * 48, 3 * 32 * (2 * 32 + 64) + 8 * 32
+    attention = 4 * 32 * 32
+
+    assert num_matrix_parameters(program.config) == 3 * attention + first + 2 * others + vocab * 32
+    assert all_block_matrices(model, of_a_token=True) == 3 * attention + first + 2 * others
+    held = flatten(program.template)
+    of_padding = sum(program.config.Vocab.size - vocab for path, axes in program.names.items() if "vocab" in axes) * 32
+    assert num_parameters(model, vocab) == sum(array.size for array in held.values()) - of_padding
+    assert num_parameters(model, vocab) - num_parameters_of_a_token(model, vocab) == 2 * 6 * 3 * 32 * 32
+
+
+def test_preferences_are_compared_with_the_model_and_its_biases_as_they_were(make_program: MakeProgram) -> None:
+    """A copy of all weights stays as it is, of biases too, while steps move those of the model."""
+    pairs = "data.train=[{name: pairs, paths: [pairs.jsonl], chatTemplate: chatml, preferences: true}]"
+    words = (pairs, "data.attendAcross=document", "startFrom={path: base, step: 0}")
+    program = make_program(*BIASED, *words, num_devices=1)
+    state = jax.eval_shape(program.init)
+
+    assert state["base"][REFERENCE + PICK_BIAS].dtype == jnp.float32
+    assert PICK_BIAS in state["params"]
+    reference = jax.eval_shape(program.reference, {**state["base"], **state["params"]})
+    assert flatten(reference).keys() == program.trained.keys()
 
 
 def test_loads_become_even_by_biases_alone(make_program: MakeProgram) -> None:
