@@ -58,6 +58,19 @@ BARE = (
 )
 WIDTHS = ("model.embed=1024", "model.mlp=2816")
 """Of an MLP whose half, 1,408, has so few factors of 2 that rows are long before they are even, and few."""
+SINKS = (
+    "model={layers: 2, heads: 8, kvHeads: 4, embed: 512, headSize: 64, mlp: 512, seqLen: 512, norm: rms, "
+    "activation: swiglu-clamped, position: rotary, rotaryPairs: half, slidingWindow: 200, slidingWindowPattern: 2, "
+    "attentionSinks: true, tiedHead: false, experts: {count: 8, perToken: 2, routerBias: true}}"
+)
+"""gpt-oss, small."""
+LATENT = (
+    "model={layers: 3, heads: 8, headSize: 96, rotaryDim: 32, embed: 512, mlp: 512, seqLen: 512, norm: rms, "
+    "activation: geglu, mlpBias: false, attentionBias: false, position: rotary, tiedHead: false, "
+    "latent: {kvRank: 128, qRank: 256, valueSize: 64}, experts: {count: 8, perToken: 2, score: sigmoid, "
+    "shareFactor: 2.5, pickBias: true, groups: 4, groupsPerToken: 2, shared: 512, denseBlocks: 1, denseMlp: 1024}}"
+)
+"""DeepSeek-V3, small."""
 PAIRS = (
     "data.train=[{name: pairs, paths: [pairs.jsonl], chatTemplate: chatml, preferences: true}]",
     DOCUMENTS,
@@ -103,6 +116,10 @@ ROWS = (
     Row("tpu-v6e", "2x4", 1, (EXPERTS, APART, "mesh.tensor=2", "batch.microbatches=2")),
     Row("tpu-v6e", "2x4", 1, (EXPERTS, *SHARED)),
     Row("tpu-v6e", "2x4", 1, (BARE, "mesh.tensor=2")),
+    Row("tpu-v6e", "2x4", 1, (SINKS, "mesh.tensor=2")),
+    Row("tpu-v6e", "2x4", 1, (SINKS, "mesh.context=2", RING, "model.seqLen=1024", DOCUMENTS)),
+    Row("tpu-v6e", "2x4", 1, (LATENT, "mesh.tensor=2")),
+    Row("tpu-v6e", "2x4", 1, (LATENT, "mesh.context=2", DOCUMENTS)),
     Row("tpu-v6e", "2x4", 1, (*PAIRS, ADAPTERS, "mesh.tensor=2", "model.seqLen=512")),
     Row("tpu-v6e", "2x4", 1, (*PAIRS, "mesh.tensor=2", "model.seqLen=512")),
     Row("tpu-v6e", "2x4", 1, (*PAIRS, "loss={preferences: orpo, chosenWeight: 1}", "mesh.tensor=2")),
@@ -124,6 +141,8 @@ ROWS = (
     Row("gpu-h100", "1x8", 1, (EXPERTS, "model.experts.count=64", "model.seqLen=2048", "mesh.tensor=2")),
     Row("gpu-h100", "1x8", 1, (EXPERTS, "model.experts.count=64", "model.seqLen=2048", APART)),
     Row("gpu-h100", "1x8", 1, (BARE, "mesh.tensor=2")),
+    Row("gpu-h100", "1x8", 1, (SINKS, "mesh.tensor=2")),
+    Row("gpu-h100", "1x8", 1, (LATENT, "mesh.tensor=2")),
     Row("gpu-h100", "1x8", 1, (*PAIRS, ADAPTERS, "model.attention=cudnn", "mesh.pipeline=2", "batch.microbatches=4")),
     Row("gke-gpu-a100", "1x8", 1, (DOCUMENTS, "model.seqLen=1024")),
     Row("gke-gpu-a100", "1x2", 2, ("model.attention=plain", "model.block=parallel", "model.seqLen=96")),

@@ -134,7 +134,10 @@ def test_keys_and_values_move_as_promised(row: Row) -> None:
     model, mesh = resolve(row.request.job).spec.training.model, said["mesh"]
     assert model.seq_len
     assert model.embed
-    keys = 2 * 2 * mesh["context"] * model.seq_len * model.embed  # two sequences a chip, two bytes a value
+    assert model.heads
+    assert model.head_size
+    heads = model.heads * model.head_size
+    keys = 2 * 2 * mesh["context"] * model.seq_len * heads  # two sequences a chip, two bytes a value
     moves = [move for move in said["collectives"] if "context" in move["axes"] and move["dtype"] == "bf16"]
     largest = {move["kind"]: move["largest_bytes"] for move in moves}
 

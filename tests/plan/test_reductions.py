@@ -5,7 +5,20 @@ from typing import Any
 
 import pytest
 from tests.plan.compiling import DATA
-from tests.plan.table import ADAPTERS, APART, BARE, EXPERTS, FLOAT32, SHARED, WEIGHTS, Row, answer, of_platform
+from tests.plan.table import (
+    ADAPTERS,
+    APART,
+    BARE,
+    EXPERTS,
+    FLOAT32,
+    LATENT,
+    SHARED,
+    SINKS,
+    WEIGHTS,
+    Row,
+    answer,
+    of_platform,
+)
 
 SPLIT = [row for row in of_platform("tpu", "gpu") if FLOAT32 not in row.words and row.topology != "1x1"]
 WIDE = [row for row in SPLIT if "precision.reduce=float32" in row.words]
@@ -54,6 +67,10 @@ def test_by_default_weights_are_summed_in_the_format_of_compute(row: Row) -> Non
     more += 4 * (EXPERTS in row.words)  # a layer's gates and its router
     more += 2 * 4 * (SHARED[0] in row.words)  # the shared expert's three, and its gate
     more += 2 * 2 * (BARE in row.words)  # gates, and queries apart from keys
+    # All of these: two tables; a layer's attention, its experts' three and their router; of the latent ones five of
+    # attention, and three of the first block and of each shared expert.
+    more += (2 + 2 * (3 + 3 + 1) - WEIGHTS) * (SINKS in row.words)
+    more += (2 + 3 * 5 + 3 + 2 * (3 + 1 + 3) - WEIGHTS) * (LATENT in row.words)
     apart = 2 * (2 - 3) * (APART in row.words)  # of two layers
     # Beside adapters no weight is summed, and of each of the four products of a layer both factors are.
     trained = 2 * 4 * 2 if ADAPTERS in row.words else WEIGHTS + more

@@ -54,8 +54,28 @@ def sink_gradients(sinks: Array | None, out: Array, log_sum: Array, slope: Array
 
 def over_sequences(kernel: Any, sinks: Array | None, q: Array, k: Array, v: Array, rows: Any) -> Array:
     """Call a splash kernel, which takes sinks, on sequences of one device; `rows` are their `SegmentIds` or None."""
-    out: Array = jax.vmap(lambda q, k, v, rows: kernel(q, k, v, rows, sinks))(q, k, v, rows)
+    out: Array = jax.vmap(lambda q, k, v, rows: kernel(q, k, v, rows, _with_exact_gradient(sinks)))(q, k, v, rows)
     return out
+
+
+@jax.custom_vjp
+def _with_exact_gradient(sinks: Array | None) -> Array | None:
+    """Return the sinks; their gradient is float32, as they are, of each sequence before those are summed.
+
+    The kernel's is in the format of the values, and so would be its sums over sequences and devices.
+    """
+    return sinks
+
+
+def _forward(sinks: Array | None) -> tuple[Array | None, None]:
+    return sinks, None
+
+
+def _backward(_: None, slope: Array | None) -> tuple[Array | None]:
+    return (None if slope is None else slope.astype(jnp.float32),)
+
+
+_with_exact_gradient.defvjp(_forward, _backward)
 
 
 def _beside(sinks: Array, like: Array) -> Array:
