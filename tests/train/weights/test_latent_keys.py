@@ -79,6 +79,20 @@ def test_a_preset_is_of_its_family(preset: str, name: str, vocab_size: int, expe
         assert (published["rope_scaling"]["mscale"], published["rope_scaling"]["mscale_all_dim"]) == (0.707, 0.707)
 
 
+@pytest.mark.parametrize("preset", ["deepseek-v2-lite", "moonlight-16b-a3b"])
+def test_the_same_model_without_latent_attention_is_of_no_such_family(preset: str) -> None:
+    """Whatever else it has of them: an export would name tensors that are not there."""
+    config = config_of({"preset": preset}, 1024)
+    ordinary = replace(
+        config, kv_rank=0, q_rank=0, value_size=0, latent_epsilon=GptConfig.latent_epsilon, rope_scaling=None
+    )
+    ordinary = replace(ordinary, query_pre_attn_scalar=float(ordinary.head_size))
+    assert family_of(config) is not None
+    assert not ordinary.is_latent
+    family = family_of(ordinary)
+    assert family is None or not family.has_latent
+
+
 @pytest.mark.parametrize("q_rank", [None, 1536])
 def test_the_published_sizes_are_written_by_their_names(q_rank: int | None) -> None:
     """And read back as the same model."""

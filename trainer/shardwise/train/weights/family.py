@@ -121,6 +121,8 @@ def differences(family: Family, config: GptConfig) -> dict[str, Any]:
             wrong[key.field] = f"a multiple of {getattr(config, key.times)}"
     if family.has_experts != (config.num_experts > 0):
         wrong["num_experts"] = "a number" if family.has_experts else 0
+    if family.has_latent != config.is_latent:
+        wrong["kv_rank"] = "a number" if family.has_latent else 0
     if family.has_latent and not _sharpens_by_stretching(config):
         wrong["query_pre_attn_scalar"] = f"the head size {config.head_size} or, with yarn, less"
     if "local" in family.rope and _stretches_windows(config):
