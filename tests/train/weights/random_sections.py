@@ -175,28 +175,33 @@ def _deepseek(draw: Random) -> Section:
     experts: Section = {**_experts(draw)["experts"], "shareOne": False, "sharedGate": False}
     if draw.random() < 0.5:
         experts = _biased_experts(draw)["experts"]
+    elif draw.random() < 0.5:
+        experts |= {**_groups(draw), "groupScore": "best"}
     experts["shared"] = 2 * width
     return {**_latent(draw), "rotaryPairs": "interleaved", "mlp": width, "experts": experts}
 
 
 def _biased_experts(draw: Random) -> Section:
     """Return some of DeepSeek-V3's kind."""
-    groups = draw.choice((1, 1, 2, 3))
-    made = {"count": groups * draw.randint(2, 4), "perToken": draw.randint(1, 2), "shareOne": draw.random() < 0.5}
+    made = {**_groups(draw), "shareOne": draw.random() < 0.5}
     dense = draw.choice(({}, {"denseBlocks": draw.randint(1, 4), "denseMlp": draw.randint(1, 40)}))
-    chosen = {"groups": groups, "groupsPerToken": draw.randint(1, groups)}
     factor = draw.choice((1.0, 2.5, 3.0))
     return {
         "experts": {
             **made,
             **dense,
-            **chosen,
             "score": "sigmoid",
             "shareFactor": factor,
             "pickBias": True,
             "balance": 0.0,
         }
     }
+
+
+def _groups(draw: Random) -> Section:
+    groups = draw.choice((1, 1, 2, 3))
+    made = {"count": groups * draw.randint(2, 4), "perToken": draw.randint(1, 2)}
+    return {**made, "groups": groups, "groupsPerToken": draw.randint(1, groups)}
 
 
 _CHANGES: tuple[Draw, ...] = (

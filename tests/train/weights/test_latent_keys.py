@@ -38,6 +38,8 @@ SECTION: Fields = {
     "experts": {"count": 64, "perToken": 6, "shareOne": False, "shared": 2816, "balance": 0.0},
 }
 """DeepSeek-V2-Lite's, without its first layer and without stretched positions."""
+IN_GROUPS: Fields = {"topk_method": "group_limited_greedy", "n_group": 8, "topk_group": 3}
+"""DeepSeek-V2's."""
 
 
 def published_of(section: Fields) -> tuple[GptConfig, Fields]:
@@ -111,6 +113,21 @@ def test_the_published_sizes_are_written_by_their_names(q_rank: int | None) -> N
     assert recognise(shapes_of(config), published, None) == config
 
 
+def test_groups_count_where_the_choice_is_limited_by_them() -> None:
+    """A group's score is then its best expert's; a greedy choice has none, whatever is said of them beside it."""
+    config, published = published_of(SECTION)
+    greedy = {"topk_method": "greedy", "n_group": 1, "topk_group": 1}
+    assert {key: published[key] for key in greedy} == greedy
+    assert recognise(shapes_of(config), {**published, "n_group": 8, "topk_group": 3}, None) == config
+
+    limited = replace(config, expert_groups=8, groups_per_token=3, group_score="best")
+    assert recognise(shapes_of(config), {**published, **IN_GROUPS}, None) == limited
+    family = family_of(limited)
+    assert family is not None
+    written = published_config(family, limited, "float32")
+    assert {key: written[key] for key in IN_GROUPS} == IN_GROUPS
+
+
 @pytest.mark.parametrize(
     ("gains", "of_rope"),
     [
@@ -148,7 +165,9 @@ def test_what_yarn_sharpens_is_written_as_it_was_read(gains: Fields, of_rope: fl
     ("fields", "words"),
     [
         ({"moe_layer_freq": 2}, "moe_layer_freq is 2, expected 1 for DeepSeek-V2"),
-        ({"topk_method": "group_limited_greedy"}, "topk_method is group_limited_greedy, expected greedy"),
+        ({"topk_method": "noaux_tc"}, "topk_method is noaux_tc, expected greedy or group_limited_greedy"),
+        ({**IN_GROUPS, "n_group": None}, "n_group is missing, expected a whole number from 1"),
+        ({**IN_GROUPS, "topk_group": 0}, "topk_group is 0, expected a whole number from 1"),
         ({"norm_topk_prob": True}, "norm_topk_prob is True, expected False"),
         ({"attention_bias": True}, "attention_bias is True, expected False"),
         ({"kv_lora_rank": None}, "kv_lora_rank is missing, expected a whole number"),
@@ -177,6 +196,7 @@ def test_a_config_that_is_not_computed_is_refused_by_key(fields: Fields, words: 
         {"latent": {"kvRank": 512, "valueSize": 128, "normEpsilon": 1e-5}},
         {"experts": {**SECTION["experts"], "shared": 2000}},
         {"experts": {**SECTION["experts"], "shared": None}},
+        {"experts": {**SECTION["experts"], "groups": 8, "groupsPerToken": 3, "groupScore": "two-best"}},
     ],
 )
 def test_a_model_of_no_family_is_not_exported(changes: Fields) -> None:

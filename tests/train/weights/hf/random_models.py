@@ -145,7 +145,7 @@ def _qwen2_moe(draw: Random) -> Fields:
 def _deepseek_v2(draw: Random) -> Fields:
     heads = draw.randint(1, 7)
     fields = _sizes(draw, heads * draw.randint(1, 15), heads)
-    rope, count = _rope(draw, fields["max_position_embeddings"]), draw.randint(2, 7)
+    rope = _rope(draw, fields["max_position_embeddings"])
     if rope["rope_type"] == "yarn" and draw.random() < 0.7:
         gain = draw.choice((0.707, 1.0, draw.uniform(0.1, 2)))
         rope |= {"mscale": draw.choice((gain, 1.3)), "mscale_all_dim": gain}
@@ -158,8 +158,8 @@ def _deepseek_v2(draw: Random) -> Fields:
         "qk_nope_head_dim": 2 * draw.randint(1, 7),
         "qk_rope_head_dim": 2 * draw.randint(1, 7),
         "v_head_dim": draw.randint(1, 20),
-        "n_routed_experts": count,
-        "num_experts_per_tok": draw.randint(1, count),
+        **_limited(draw),
+        "topk_method": draw.choice(("greedy", "group_limited_greedy")),
         "moe_intermediate_size": draw.randint(1, 60),
         "n_shared_experts": draw.randint(1, 3),
         "first_k_dense_replace": draw.randint(0, fields["num_hidden_layers"] - 1),
@@ -169,12 +169,16 @@ def _deepseek_v2(draw: Random) -> Fields:
 
 
 def _deepseek_v3(draw: Random) -> Fields:
+    fields = _deepseek_v2(draw)
+    del fields["topk_method"]
+    return {**fields, "rope_interleave": draw.random() < 0.7, "norm_topk_prob": draw.random() < 0.6}
+
+
+def _limited(draw: Random) -> Fields:
+    """Return experts that are chosen from a few groups."""
     groups, of_one = draw.randint(1, 3), draw.randint(2, 4)
     chosen = draw.randint(1, groups)
     return {
-        **_deepseek_v2(draw),
-        "rope_interleave": draw.random() < 0.7,
-        "norm_topk_prob": draw.random() < 0.6,
         "n_routed_experts": groups * of_one,
         "n_group": groups,
         "topk_group": chosen,

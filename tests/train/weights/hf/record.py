@@ -134,6 +134,16 @@ MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         "deepseek_v2",
         {**LATENT, "q_lora_rank": 28, "n_shared_experts": 1, "routed_scaling_factor": 1.7},
     ),
+    "deepseek-v2-groups": (
+        "deepseek_v2",
+        {
+            **LATENT,
+            **GROUPS,
+            "topk_method": "group_limited_greedy",
+            "first_k_dense_replace": 1,
+            "rope_scaling": SHARPER,
+        },
+    ),
     "deepseek-v3": (
         "deepseek_v3",
         {**LATENT, "q_lora_rank": 28, "n_shared_experts": 1, "n_group": 3, "topk_group": 2, "rope_scaling": SHARPER},

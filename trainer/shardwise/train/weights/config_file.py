@@ -8,7 +8,7 @@ from typing import Any
 
 from shardwise.protocol.errors import DataError
 from shardwise.train.config import GptConfig
-from shardwise.train.weights.family import Family, Key
+from shardwise.train.weights.family import Family, Key, says
 from shardwise.train.weights.key_values import one_of, real, refused, rooted, section, squared, whole
 from shardwise.train.weights.latent_keys import latent_keys, read_latent
 from shardwise.train.weights.rope_keys import read_rope, rope_keys
@@ -30,7 +30,8 @@ def read_fields(family: Family, published: Mapping[str, Any], shapes: Mapping[st
     _check_fixed(family, published)
     fields: dict[str, Any] = {}
     for key in family.keys:
-        value = None if key.kind == "written" else _value(family, key, published, shapes)
+        is_read = key.kind != "written" and says(key, fields)
+        value = _value(family, key, published, shapes) if is_read else None
         if value is not None:
             fields[key.field] = value * fields[key.times] if key.times else value
     if family.has_latent:
@@ -69,6 +70,8 @@ def published_config(
 def _value(family: Family, key: Key, published: Mapping[str, Any], shapes: Mapping[str, Shape]) -> Any:
     """Return our value of a key, or None for what follows from other fields."""
     name = key.name
+    if key.only_with is not None and published.get(name) is None:
+        raise refused(family, name, "missing", "a whole number from 1")
     match key.kind:
         case "count":
             return _count(family, key, published, shapes)

@@ -43,6 +43,8 @@ _OF_BOTH: Mapping[str, Any] = {
     "num_kv_heads": Same("num_heads"),
     "latent_epsilon": EPSILON,
 }
+_BY_BEST = ("group_score", "best")
+"""V2's groups, of which the greedy choice knows nothing, whatever numbers of them its config.json has."""
 _FREE = (
     *("kv_rank", "q_rank", "value_size", "rotary_dim", "query_pre_attn_scalar"),
     *("shared_size", "share_factor", "num_dense_blocks"),
@@ -69,11 +71,15 @@ DEEPSEEK_V2 = Family(
     name="deepseek_v2",
     title="DeepSeek-V2",
     architecture="DeepseekV2ForCausalLM",
-    choices=choices(*_FREE, **_OF_BOTH, rotary_pairs="interleaved", experts_share_one=False),
-    keys=_keys(width=11008, dense=0, count=64, shared=2, per_token=6, factor=1.0),
+    choices=choices(*_FREE, "expert_groups", **_OF_BOTH, rotary_pairs="interleaved", experts_share_one=False),
+    keys=(
+        *_keys(width=11008, dense=0, count=64, shared=2, per_token=6, factor=1.0),
+        choice("topk_method", "group_score", "greedy", {"greedy": "two-best", "group_limited_greedy": "best"}),
+        Key(name="n_group", field="expert_groups", kind="count", default=1, only_with=_BY_BEST),
+        Key(name="topk_group", field="groups_per_token", kind="count", default=1, only_with=_BY_BEST),
+    ),
     fixed={
         "moe_layer_freq": (1,),
-        "topk_method": ("greedy",),
         "scoring_func": ("softmax",),
         "norm_topk_prob": (False,),
         "attention_bias": (False,),

@@ -37,6 +37,8 @@ class Key:
     """Of a whole number: the field whose multiple ours is, by the number that is theirs."""
     values: Mapping[Any, Any] = declared(default_factory=dict)
     """Of a choice: ours by theirs; of those with the same meaning the first is written."""
+    only_with: tuple[str, Any] | None = None
+    """A field of an earlier key, and the value without which this key says nothing, and with which it is needed."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,8 @@ def differences(family: Family, config: GptConfig) -> dict[str, Any]:
             wrong[key.field] = " or ".join(map(str, dict.fromkeys(ours)))
         if key.times and (not getattr(config, key.field) or getattr(config, key.field) % getattr(config, key.times)):
             wrong[key.field] = f"a multiple of {getattr(config, key.times)}"
+        if not says(key, vars(config)) and getattr(config, key.field) != key.default:
+            wrong[key.field] = key.default
     if family.has_experts != (config.num_experts > 0):
         wrong["num_experts"] = "a number" if family.has_experts else 0
     if family.has_latent != config.is_latent:
@@ -128,6 +132,11 @@ def differences(family: Family, config: GptConfig) -> dict[str, Any]:
     if "local" in family.rope and _stretches_windows(config):
         wrong["local_rope_theta"] = "a number: there ropeScaling counts in no block with a slidingWindow"
     return wrong
+
+
+def says(key: Key, fields: Mapping[str, Any]) -> bool:
+    """Return whether a key says anything of a model with these fields."""
+    return key.only_with is None or fields[key.only_with[0]] == key.only_with[1]
 
 
 def required(value: Any, config: GptConfig) -> Any:
