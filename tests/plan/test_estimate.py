@@ -1,4 +1,4 @@
-"""shardwise.plan.estimate: what adapters take beside the weights that they are for."""
+"""shardwise.plan.estimate: what adapters take beside the weights that they are for, and first blocks of mixtures."""
 
 import math
 from typing import Any
@@ -7,9 +7,11 @@ import jax
 import pytest
 from tests.train.conftest import SMALL
 
+from shardwise.job.accelerators import accelerator_of
 from shardwise.job.load import loads
 from shardwise.job.resolve import resolve
 from shardwise.job.spec import TrainingJob
+from shardwise.plan.arithmetic import least_wire
 from shardwise.plan.estimate import estimate
 from shardwise.train.config import GptConfig
 from shardwise.train.layout import Layout
@@ -29,7 +31,7 @@ def test_adapters_take_what_a_device_holds_of_them(mesh: str, heads: str) -> Non
     small, large = adapted(8, *words), adapted(256, *words)
     grown = estimate(large).bytes - estimate(small).bytes
 
-    held = held_of_adapters(large) - held_of_adapters(small)
+    held = held_of(large) - held_of(small)
     assert held < grown < 1.15 * held
 
 
@@ -85,16 +87,69 @@ def adapted(rank: int | None, *words: str) -> TrainingJob:
     return resolve(loads(SMALL, ["hardware={accelerator: tpu-v6e, topology: 2x2}", *lora, *words]))
 
 
-def held_of_adapters(job: TrainingJob) -> int:
+def held_of(job: TrainingJob) -> int:
     """Bytes on one device of all that is trained, its optimizer's state and its gradient in float32."""
-    training = job.spec.training
-    config = GptConfig.of(training, tokenizer_size=1024, platform="cpu")
-    state = Program.of(training, Layout.of(training, jax.devices()[:4]), config).abstract()
+    state = program_of(job).abstract()
     held: int = sum(_entries(x) * x.dtype.itemsize for x in jax.tree.leaves((state["params"], state["optimizer"])))
     return held + sum(_entries(x) * 4 for x in state["params"].values())
+
+
+def program_of(job: TrainingJob) -> Program:
+    """The step of a job on four devices of this host."""
+    training = job.spec.training
+    config = GptConfig.of(training, tokenizer_size=1024, platform="tpu")
+    return Program.of(training, Layout.of(training, jax.devices()[:4]), config)
 
 
 def _entries(x: Any) -> int:
     """Entries of an array on one device."""
     entries: int = math.prod(x.sharding.shard_shape(x.shape))
     return entries
+
+
+@pytest.mark.parametrize("mesh", ["{}", "{fsdp: false}", "{expert: 2}", "{tensor: 2}"])
+@pytest.mark.parametrize("changes", [("denseMlp=64", "denseMlp=1024"), ("denseBlocks=20", "denseBlocks=4")])
+def test_first_blocks_take_what_a_device_holds_of_them(mesh: str, changes: tuple[str, str]) -> None:
+    """Their one MLP, not the experts that the others have: weights, moments and gradients, by the state's shardings.
+
+    What is gathered of a block, and its activations, are little beside many blocks.
+    """
+    small, large = (mixture(mesh, change) for change in changes)
+    grown = estimate(large).bytes - estimate(small).bytes
+
+    held = held_of(large) - held_of(small)
+    assert held > 0
+    assert grown == pytest.approx(held, rel=0.1)
+
+
+@pytest.mark.parametrize("mesh", ["{}", "{expert: 2}"])
+@pytest.mark.parametrize("changes", [("denseMlp=64", "denseMlp=1024"), ("denseBlocks=20", "denseBlocks=4")])
+def test_first_blocks_move_what_the_least_traffic_says(mesh: str, changes: tuple[str, str]) -> None:
+    """Their weights, and no tokens to experts: what moves in all, by the bytes that a link takes in a second."""
+    small, large = (mixture(mesh, change) for change in changes)
+    grown = estimate(large).moving_seconds - estimate(small).moving_seconds
+
+    interconnect = accelerator_of(large.spec.hardware).spec.interconnect
+    assert interconnect is not None
+    moved = sum(least_wire(program_of(large)).values()) - sum(least_wire(program_of(small)).values())
+    assert moved > 0
+    assert grown == pytest.approx(moved / float(interconnect.bandwidth.value), rel=1e-6)
+
+
+def test_first_blocks_that_are_the_widest_are_gathered_whole() -> None:
+    """Twice in the compute format, and with what is inside of them: more than a block of few narrow experts is."""
+    small, large = (mixture("{}", "denseBlocks=1", f"denseMlp={width}") for width in (2**14, 2**17))
+    grown = estimate(large).bytes - estimate(small).bytes
+
+    weights, activations = 2 * 4 * 3 * 256, 4 * 32 * 4 * 6
+    assert grown == held_of(large) - held_of(small) + (weights + activations) * (2**17 - 2**14)
+
+
+def mixture(mesh: str, *changes: str) -> TrainingJob:
+    """A job that trains a mixture behind first blocks with one MLP each, on four devices of TPU v6e."""
+    model = (
+        "{layers: 40, heads: 4, embed: 256, mlp: 512, seqLen: 32, vocabSize: 1024, activation: swiglu, remat: full, "
+        "mlpBias: false, experts: {count: 4, perToken: 2, denseBlocks: 20, denseMlp: 64}}"
+    )
+    words = (f"training.model={model}", f"training.mesh={mesh}", "training.precision.compute=float32")
+    return adapted(None, *words, *(f"training.model.experts.{change}" for change in changes))

@@ -119,11 +119,20 @@ def block_matrices(model: Model, *, of_a_token: bool = False) -> int:
 
 def all_block_matrices(model: Model, *, of_a_token: bool = False) -> int:
     """Count the same of all blocks together, the first ones of a mixture with their own MLP."""
-    one, experts = block_matrices(model, of_a_token=of_a_token), model.experts
+    first, count = of_first_blocks(model)
+    others = ((model.layers or 0) - count) * block_matrices(model, of_a_token=of_a_token)
+    return others + count * block_matrices(first)
+
+
+def of_first_blocks(model: Model) -> tuple[Model, int]:
+    """Return the model whose blocks are all like the first ones, and how many of these have one MLP before a mixture.
+
+    Without such blocks it is the model itself, and 0.
+    """
+    experts = model.experts
     if not experts or not experts.dense_blocks:
-        return (model.layers or 0) * one
-    dense = model.model_copy(update={"experts": None, "mlp": experts.dense_mlp})
-    return ((model.layers or 0) - experts.dense_blocks) * one + experts.dense_blocks * block_matrices(dense)
+        return model, 0
+    return model.model_copy(update={"experts": None, "mlp": experts.dense_mlp}), experts.dense_blocks
 
 
 def adapter_parameters(model: Model, lora: Lora | None) -> int | None:

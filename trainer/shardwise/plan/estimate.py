@@ -7,23 +7,20 @@ from typing import NamedTuple
 
 from shardwise.job.accelerators import accelerator_of
 from shardwise.job.latent_sizes import narrow_share
-from shardwise.job.presets import padded_vocab_size, published_vocab_size
 from shardwise.job.sizes import (
     adapter_parameters,
     all_block_matrices,
     attention_values,
     block_adapters,
-    block_matrices,
     flops_per_token,
-    inside_of_a_token,
     is_gated,
-    keys_seen_twice,
     values_of_heads,
 )
 from shardwise.job.spec import Model, Training, TrainingJob
 from shardwise.job.spec.accelerator import AcceleratorSpec
-from shardwise.job.topology import MeshShape, mesh_shape, topology_of
+from shardwise.job.topology import MeshShape, topology_of
 from shardwise.plan.arithmetic import latent_moves, stream_moves
+from shardwise.plan.estimate_sizes import Sizes, sizes_of
 from shardwise.plan.roofline import network_of
 from shardwise.train.optimizer import state_bytes_of_a_weight
 from shardwise.train.pipeline import Schedule
@@ -44,61 +41,19 @@ class Estimate:
     least where the estimate is too good."""
 
 
-class _Sizes(NamedTuple):
-    """What both estimates count with: dimensions, weights of a block and of the tables, bytes of a computed value.
-
-    `seen` is twice the keys that a token sees on average, summed over the layers; `heads` and `kv_heads` are the values
-    of all of them, of queries and of keys or values. `apart` is the part of a block that is experts, if these are split
-    over devices.
-    """
-
-    shape: MeshShape
-    layers: int
-    embed: int
-    mlp: int
-    length: int
-    heads: int
-    kv_heads: int
-    seen: int
-    vocab: int
-    block: int
-    apart: int
-    table: int
-    width: int
-
-    @property
-    def whole_block(self) -> float:
-        """Return the weights of a block that a device has when they are gathered: all, or some of the experts."""
-        return self.block - self.apart * (1 - 1 / self.shape.data_inner)
-
-
 def estimate(job: TrainingJob) -> Estimate:
     """Return the estimate of a resolved job; its class says how fast devices and their links are."""
-    training, sizes = job.spec.training, _sizes(job)
+    training, sizes = job.spec.training, sizes_of(job)
     spec = accelerator_of(job.spec.hardware).spec
     seconds, moving = _seconds(training, sizes, spec, _links(job, sizes.shape))
     return Estimate(bytes=_bytes(training, sizes), seconds=seconds, moving_seconds=moving)
 
 
-def _sizes(job: TrainingJob) -> _Sizes:
-    model, shape = job.spec.training.model, mesh_shape(job)
-    assert shape is not None
-    layers, embed, mlp, length = (size or 0 for size in (model.layers, model.embed, model.mlp, model.seq_len))
-    vocab = padded_vocab_size(model.vocab_size or published_vocab_size(model.preset))
-    block, table = block_matrices(model), vocab * embed * (1 if model.tied_head else 2)
-    experts = model.experts.count or 0 if model.experts and job.spec.training.mesh.expert > 1 else 0
-    apart = experts * 3 * embed * mlp
-    heads, kv_heads = values_of_heads(model)
-    seen = keys_seen_twice(layers, length, model.sliding_window, model.sliding_window_pattern)
-    width = 2 if job.spec.training.precision.compute == "bfloat16" else 4
-    return _Sizes(shape, layers, embed, mlp, length, heads, kv_heads, seen, vocab, block, apart, table, width)
-
-
-def _bytes(training: Training, of: _Sizes) -> float:
+def _bytes(training: Training, of: Sizes) -> float:
     tensor, width = of.shape.tensor, of.width
     context = of.shape.context
     ways = of.shape.data * context if training.mesh.fsdp else 1
-    held = (of.block if training.mesh.fsdp else of.whole_block) / ways
+    held = (of.all_blocks if training.mesh.fsdp else of.all_whole_blocks) / ways
     stages = of.shape.pipeline
     params = training.precision.params
     trained = (2 if params == "bfloat16" else 4) + _state_bytes(training.optimizer, params) + 4  # and the gradient's
@@ -107,22 +62,23 @@ def _bytes(training: Training, of: _Sizes) -> float:
     by_embed, others = block_adapters(training.model, training.lora) if training.lora else (0, 0)
     adapters = (by_embed / ways + others / tensor) * trained
     tokens = _tokens_at_once(training, of)
-    layer = tokens * width * _kept_of_a_layer(training.model, tensor)
+    layers = sum(kind.layers * _kept_of_a_layer(training.model, kind.inside, tensor) for kind in of.blocks)
     logits = min(training.loss.block_tokens, tokens) * of.vocab / tensor * (8 + width)
     whole = (2 * of.whole_block + of.table) * width / tensor + 2 * (by_embed + others / tensor) * width
     if not training.lora:  # the gradient of the table that tokens are looked up in
         whole += of.vocab * of.embed * 4 / tensor
     ups = 3 if is_gated(training.model) else 2
-    working = tokens * width * (2 * ups * inside_of_a_token(training.model) / tensor + 8 * of.embed)
+    working = tokens * width * (2 * ups * of.inside / tensor + 8 * of.embed)
     if context > 1:  # keys and values, and their gradients in the format of sums and in float32: of whole sequences
         # or, around a ring, of a device's own part, of what is there and what is coming.
         parts = 3 if training.mesh.context_strategy == "ring" else context
         working += tokens * parts * 2 * of.kv_heads / tensor * (2 * width + 4)
-    if of.apart:  # the tokens of all devices that have other experts, and their gradients; sums are in float32
+    if of.mixtures_apart:  # the tokens of all devices that have other experts, and their gradients; sums are in float32
         working += of.shape.data_inner * tokens * of.embed * (2 * width + 8)
     at_once = Schedule.of(training).ticks if stages > 1 else 1
-    layers = of.layers / stages * (held * kept / tensor + adapters + layer * at_once / training.mesh.pipeline_rounds)
-    return layers + of.table * kept / ways / tensor + logits + whole + working
+    activations = tokens * width * layers * at_once / training.mesh.pipeline_rounds
+    of_layers = (held * kept / tensor + of.layers * adapters + activations) / stages
+    return of_layers + of.table * kept / ways / tensor + logits + whole + working
 
 
 class _Links(NamedTuple):
@@ -172,7 +128,7 @@ def _links(job: TrainingJob, shape: MeshShape) -> _Links:
     return _Links(**rates, far=frozenset(far))
 
 
-def _seconds(training: Training, of: _Sizes, spec: AcceleratorSpec, links: _Links) -> tuple[float, float]:
+def _seconds(training: Training, of: Sizes, spec: AcceleratorSpec, links: _Links) -> tuple[float, float]:
     """Return the seconds of a step, and those of all that moves in it."""
     assert spec.peak_flops is not None
     model, shape, microbatches = training.model, of.shape, training.batch.microbatches
@@ -191,17 +147,18 @@ def _seconds(training: Training, of: _Sizes, spec: AcceleratorSpec, links: _Link
     peak = spec.peak_flops.per_second(training.precision.compute)
     if training.precision.products != "compute":
         # Of the three products with a weight two are in 8 bits, and what is computed again.
-        share = of.layers * block_matrices(model) * 6 / one * 2 / 3
+        share = of.all_blocks * 6 / one * 2 / 3
         peak /= 1 - share * (1 - peak / spec.peak_flops.per_second(training.precision.products))
-    weights = (of.layers * of.whole_block + of.table) * of.width / shape.tensor * microbatches / shape.pipeline
+    a_weight = of.width / shape.tensor * microbatches / shape.pipeline * training.mesh.fsdp
+    apart, weights = of.all_apart, of.all_whole_blocks - of.all_apart + of.table
     inner, outer = shape.data_inner, shape.data * shape.context // shape.data_inner
-    second = weights * (inner - 1) / inner if training.mesh.fsdp else 0.0
-    first = weights * (outer - 1) / outer / inner if training.mesh.fsdp else 0.0
+    second = weights * a_weight * (inner - 1) / inner
+    first = (weights / inner + apart) * a_weight * (outer - 1) / outer
     moves = stream_moves(of.layers, model.block, model.remat, has_reference=training.has_reference)
     stream = _tokens_at_once(training, of) * microbatches * of.embed * of.width
     moved = moves + latent_moves(of.layers, model.remat, has_reference=training.has_reference) * narrow_share(model)
     over_tensor = stream / shape.pipeline * moved * (shape.tensor - 1) / shape.tensor
-    to_experts = of.layers * stream / shape.pipeline * (shape.data_inner - 1) if of.apart else 0.0
+    to_experts = of.mixtures_apart * stream / shape.pipeline * (shape.data_inner - 1)
     keys = _tokens_at_once(training, of) * shape.context * microbatches * 2 * of.kv_heads / shape.tensor * of.width
     is_ring, on_gpu = training.mesh.context_strategy == "ring", spec.platform == "gpu"
     reference = int(training.has_reference)  # it goes forward too
@@ -225,15 +182,15 @@ def _seconds(training: Training, of: _Sizes, spec: AcceleratorSpec, links: _Link
     return max(flops / devices / peak / busy, *beside) + sum(alone), sum(beside) + sum(alone)
 
 
-def _tokens_at_once(training: Training, of: _Sizes) -> int:
+def _tokens_at_once(training: Training, of: Sizes) -> int:
     """Return a device's tokens in a microbatch."""
     rows = training.batch.sequences // (of.shape.replica * of.shape.data * training.batch.microbatches)
     return rows * of.length // of.shape.context
 
 
-def _kept_of_a_layer(model: Model, tensor: int) -> float:
-    """Return the values of a token that the backward pass keeps of one layer."""
-    embed, mlp = model.embed or 0, inside_of_a_token(model)
+def _kept_of_a_layer(model: Model, mlp: int, tensor: int) -> float:
+    """Return the values of a token that the backward pass keeps of one layer with an MLP of this width."""
+    embed = model.embed or 0
     heads, kv_heads = values_of_heads(model)
     gates = 1 if is_gated(model) else 0
     match model.remat:
