@@ -345,6 +345,19 @@ def test_an_export_refuses_numbers_that_its_format_does_not_have(command: Comman
     assert load_file(out)["model.norm.weight"][:2].tolist() == [99840, -np.inf]
 
 
+def test_an_import_tells_of_a_layer_that_it_leaves_out(command: Command, tmp_path: Path) -> None:
+    """One that predicts a further token, as DeepSeek-V3's files have behind the last; of others nothing is told."""
+    published = _published("moonlight", tmp_path)
+    text = f"--set=training.data.train.0.paths=[{tmp_path}/text.txt]"
+    assert "left out" not in command("import", str(tmp_path / "moonlight"), str(tmp_path / "plain"), text).out
+    further = {"model.layers.3.enorm.weight": np.ones(48, np.float32)}
+    save_file({**published, **further}, tmp_path / "moonlight" / "model.safetensors")
+    made = command("import", str(tmp_path / "moonlight"), str(tmp_path / "run"), text)
+
+    assert made.code == 0, made.error
+    assert "what is behind layer 2 is left out: it predicts further tokens" in made.out
+
+
 def test_an_import_takes_the_folder_of_a_tokenizer(command: Command, tmp_path: Path) -> None:
     """As an export does: the job names the file in it, and the tokens that the files beside it name."""
     _published("llama3", tmp_path)

@@ -16,26 +16,40 @@ from shardwise.protocol.errors import DataError
 from shardwise.train.balance import PICK_BIAS
 from shardwise.train.config import GptConfig
 from shardwise.train.weights import model_section, read, write
+from shardwise.train.weights.config_file import published_config
+from shardwise.train.weights.families import family_of
 
 FURTHER = {
     "model.layers.3.eh_proj.weight": (48, 96),
     "model.layers.3.mlp.experts.0.up_proj.weight": (40, 48),
+    "model.layers.3.self_attn.o_proj.weight": (48, 48),
     "model.layers.3.shared_head.norm.weight": (48,),
 }
 
 
-def test_a_layer_that_predicts_further_tokens_is_not_read(tmp_path: Path) -> None:
-    """GLM's files have one behind the last; where config.json does not tell of it, it is refused by name."""
-    weights = write_model("glm4-moe", tmp_path / "model")
+@pytest.mark.parametrize("name", ["glm4-moe", "moonlight", "deepseek-v3"])
+def test_a_layer_that_predicts_further_tokens_is_not_read(name: str, tmp_path: Path) -> None:
+    """GLM's and DeepSeek's files have one behind the last; where config.json does not tell of it, it is refused.
+
+    A person is told that it is left out, and an export says that it has none.
+    """
+    weights = write_model(name, tmp_path / "model")
     file, config_file = (tmp_path / "model" / name for name in ("model.safetensors", "config.json"))
     expected = dict(read(tmp_path / "model")[1])
     save_file({**weights, **{name: np.ones(shape, np.float32) for name, shape in FURTHER.items()}}, file)
-    config, parameters = read(tmp_path / "model")
+    told: list[str] = []
+    config, parameters = read(tmp_path / "model", tell=told.append)
     found = dict(parameters)
 
-    assert (config.num_layers, config.num_dense_blocks) == (3, 1)
+    assert config.num_layers == 3
     assert {path: stored.shape for path, stored in found.items()} == {p: stored.shape for p, stored in expected.items()}
+    words = "is left out: it predicts further tokens (num_nextn_predict_layers in config.json)"
+    assert told == [f"what is behind layer 2 {words}"]
+    family = family_of(config)
+    assert family is not None
+    assert published_config(family, config, "float32")["num_nextn_predict_layers"] == 0
     described = json.loads(config_file.read_text())
+    assert described["num_nextn_predict_layers"] == 1
     for number in (None, 0):
         config_file.write_text(json.dumps({**described, "num_nextn_predict_layers": number}))
         with pytest.raises(DataError, match="num_hidden_layers is 3, but the tensors have 4"):

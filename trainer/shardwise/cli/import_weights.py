@@ -102,7 +102,7 @@ def command(
         from shardwise.train import weights
 
     console.print(f"reading {model_file} ...")
-    config, parameters = weights.read(model_file, heads=heads)
+    config, parameters = weights.read(model_file, heads=heads, tell=console.print)
     found = _tokenizer(model_file, tokenizer, config.vocab_size)
     document = apply_overrides(_document(weights.model_section(config), found), overrides or [])
     training = _section(document.data["spec"], "training")

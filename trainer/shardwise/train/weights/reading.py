@@ -6,7 +6,7 @@ tensor is copied, so that beside its own part of the model a host holds no more 
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,13 +58,16 @@ class Stored:
         return out
 
 
-def read(path: Path, *, heads: int | None = None) -> tuple[GptConfig, Iterator[tuple[str, Stored]]]:
+def read(
+    path: Path, *, heads: int | None = None, tell: Callable[[str], None] = lambda _: None
+) -> tuple[GptConfig, Iterator[tuple[str, Stored]]]:
     """Open a published model: its config, and its parameters by path, none of them read yet.
 
     Args:
         path: a safetensors file, a `model.safetensors.index.json`, or a folder that holds either; a config.json beside
             it is read too.
         heads: the number of heads, if neither config.json nor a published size gives it.
+        tell: gets a line for a person on what of the files is left out, if anything is.
 
     Raises:
         DataError: what cannot be read, is of no known family, or has unknown, missing or misshapen tensors.
@@ -73,7 +76,7 @@ def read(path: Path, *, heads: int | None = None) -> tuple[GptConfig, Iterator[t
     found = _without_prefix(_index(file) if file.suffix == ".json" else entries(file), file)
     published = _published(file.parent / CONFIG_FILE) or {}
     family = recognise_family({name: entry.shape for name, entry in found.items()}, published)
-    found = _without_further_layers(family, found, published)
+    found = _without_further_layers(family, found, published, tell)
     config = recognise({name: entry.shape for name, entry in found.items()}, published, heads)
     expected = tensors(family.rows, config)
     if config.tied_head:
@@ -157,14 +160,20 @@ def _without_prefix(found: Mapping[str, TensorEntry], file: Path) -> dict[str, T
 
 
 def _without_further_layers(
-    family: Family, found: dict[str, TensorEntry], published: Mapping[str, Any]
+    family: Family, found: dict[str, TensorEntry], published: Mapping[str, Any], tell: Callable[[str], None]
 ) -> dict[str, TensorEntry]:
     """Return the tensors without those of the layers behind the last that predict further tokens."""
     known, further = published.get("num_hidden_layers"), published.get(family.further_layers)
     if not isinstance(known, int) or not isinstance(further, int):
         return found
-    left_out = tuple(f"layers.{layer}." for layer in range(known, known + further))
-    return {name: entry for name, entry in found.items() if not name.startswith(left_out)}
+    behind = tuple(f"layers.{layer}." for layer in range(known, known + further))
+    kept = {name: entry for name, entry in found.items() if not name.startswith(behind)}
+    if len(kept) < len(found):
+        tell(
+            f"what is behind layer {known - 1} is left out: it predicts further tokens "
+            f"({family.further_layers} in {CONFIG_FILE})"
+        )
+    return kept
 
 
 def _check(expected: Mapping[str, Tensor], given: Mapping[str, Shape]) -> None:
