@@ -1,4 +1,4 @@
-"""Published mixtures whose choice has a bias: what of their files is not read, and in which format they are written."""
+"""Published mixtures whose choice has a bias, or groups: what of their files is not read, and in which format they are written."""
 
 import json
 from pathlib import Path
@@ -72,14 +72,15 @@ def test_biases_of_the_choice_are_written_in_float32(tmp_path: Path) -> None:
     assert {str(array.dtype) for name, array in written.items() if "bias" not in name} == {"bfloat16"}
 
 
-@pytest.mark.parametrize("name", ["mixtral", "qwen2-moe", "dots1-groups", "dots1", "glm4-moe"])
+@pytest.mark.parametrize("name", ["mixtral", "qwen2-moe", "dots1-groups", "dots1", "glm4-moe", "deepseek-v2-groups"])
 def test_a_job_may_have_the_section_of_an_import(name: str, tmp_path: Path) -> None:
     """It passes every check of a job file, and builds the model that was read."""
     write_model(name, tmp_path / "model")
     config, _ = read(tmp_path / "model")
     section = model_section(config)
     section["experts"]["balance"] = 0
-    job = resolve(loads(SMALL, ["training.data.tokenizer=t.json", f"training.model={json.dumps(section)}"]))
+    words = ("training.data.tokenizer=t.json", "training.mesh.fsdp=false", f"training.model={json.dumps(section)}")
+    job = resolve(loads(SMALL, [*words]))
 
     built = GptConfig.of(job.spec.training, tokenizer_size=config.vocab_size, platform="cpu")
     assert {field: getattr(built, field) for field in vars(config)} == vars(config)
