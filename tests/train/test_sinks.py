@@ -78,12 +78,12 @@ def test_splash_equals_plain(scores: Scores) -> None:
 
 def test_the_gradient_of_sinks_is_in_float32_beside_bfloat16() -> None:
     """By each kernel, also the one for TPUs, whose own is in the format of the values: sums over sequences would be."""
-    q, k, v, segments = (None if x is None else x for x in heads_for_two(128, 128))
-    low = [x.astype(jnp.bfloat16) for x in (q, k, v)]
+    q, k, v, segments = heads_for_two(128, 128)
+    low_q, low_k, low_v = (x.astype(jnp.bfloat16) for x in (q, k, v))
     expected = with_gradients(plain, q, k, v, segments)[-1]
     with jax.set_mesh(layout_over(outer=1).mesh):
         for kernel in (plain, blockwise, partial(splash, interpret=True)):
-            found = with_gradients(kernel, *low, segments)[-1]
+            found = with_gradients(kernel, low_q, low_k, low_v, segments)[-1]
             assert found.dtype == jnp.float32
             np.testing.assert_allclose(found, expected, rtol=0.05, atol=0.05)
 

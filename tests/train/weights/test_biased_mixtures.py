@@ -1,4 +1,4 @@
-"""Published mixtures whose choice has a bias, or groups: what of their files is not read, and in which format they are written."""
+"""Published mixtures whose choice has a bias, or groups: what of their files is not read, and how they are written."""
 
 import json
 from pathlib import Path
