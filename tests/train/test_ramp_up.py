@@ -57,6 +57,16 @@ def test_a_run_that_goes_back_ends_with_the_same_bits(tmp_path: Path, step: int)
     }
 
 
+@pytest.mark.parametrize("batch", [RAMP, "training.batch.sequences=16"])
+def test_a_complete_run_has_nothing_to_do(tmp_path: Path, batch: str) -> None:
+    """It says so, with a ramp as without."""
+    run(tmp_path / "run", batch, "training.steps=5")
+    ended = digest(tmp_path / "run")
+
+    assert [*run(tmp_path / "run", batch, "training.steps=5")] == [1, 2, 3, 4, 5]
+    assert digest(tmp_path / "run") == ended
+
+
 @pytest.mark.parametrize("mesh", ["{tensor: 2}", "{pipeline: 2}", "{context: 2}"])
 def test_every_mesh_has_the_same_losses(tmp_path: Path, mesh: str) -> None:
     """With FSDP beside tensor, stages and context, each batch of the ramp in two microbatches, and whole."""

@@ -62,7 +62,7 @@ class Start:
     identity: dict[str, Any]
     root: str
     steps: Mapping[int, Compiled]
-    """The step, by the sequences of a batch: those of the run from here on."""
+    """The step, by the sequences of a batch: those of the run from here on, and that after the ramp."""
     evaluation: Programs | None
     digester: Digester
     kept: Executables
@@ -183,7 +183,7 @@ def start(
         goes_on = restored if restored and (local or not origin.weights_only) else None
         first_step = goes_on.step if goes_on else 0
         with phases.entered(Phase.COMPILE):
-            due = _sizes(training).sizes(first_step, training.steps)
+            due = {*_sizes(training).sizes(first_step, training.steps), training.batch.sequences}
             compiled = {size: steps[size].result() for size in due}
             programs = Programs(**{name: each.result() for name, each in evaluation.items()}) if evaluation else None
     finally:
