@@ -21,8 +21,8 @@ pytest_plugins = ["tests.cluster.fixtures", "tests.page.browser", "tests.passed"
 # Hundreds of processes are started, and reading JAX's sources anew would be half of what most of them do.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ["JAX_PLATFORMS"] = "cpu"
-# The last two leave out more than trainers of several simulated hosts do (`shardwise.train.state`): most of the time goes
-# into the compiler. What rests on all of XLA asks for that (`tests.train.conftest.IN_FULL`).
+# The last two leave out more than those of trainers of several simulated hosts (`shardwise.train.state`): most of the
+# time goes into the compiler. What rests on all of XLA asks for that (`tests.train.conftest.IN_FULL`).
 os.environ["XLA_FLAGS"] = (
     "--xla_force_host_platform_device_count=8 --xla_cpu_collective_call_terminate_timeout_seconds=1800"
     " --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"

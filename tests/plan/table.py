@@ -71,6 +71,11 @@ LATENT = (
     "shareFactor: 2.5, pickBias: true, groups: 4, groupsPerToken: 2, shared: 512, denseBlocks: 1, denseMlp: 1024}}"
 )
 """DeepSeek-V3, small."""
+UNEVEN = (
+    "model={layers: 2, heads: 8, headSize: 64, embed: 1440, mlp: 360, seqLen: 256, norm: rms, activation: swiglu, "
+    "mlpBias: false, position: rotary, experts: {count: 8, perToken: 2}}"
+)
+"""Experts whose rows are joined to no even ones: gpt-oss's are 2,880 wide both ways."""
 PAIRS = (
     "data.train=[{name: pairs, paths: [pairs.jsonl], chatTemplate: chatml, preferences: true}]",
     DOCUMENTS,
@@ -97,6 +102,7 @@ ROWS = (
     Row("tpu-v5p", "2x2x1", 1, ("model.attention=splash", "model.attentionSoftcap=50", *WINDOWS)),
     Row("tpu-v5p", "2x2x2", 1, ("mesh.context=4", "model.seqLen=1024", DOCUMENTS)),
     Row("tpu-v5p", "2x2x2", 1, (*WIDTHS, "mesh.tensor=2")),
+    Row("tpu-v5p", "2x2x2", 1, (UNEVEN, APART)),
     Row("tpu-v5p", "2x2x1", 2, ("mesh.context=2", "model.seqLen=512", "model.position=rotary")),
     Row("tpu-v5p", "2x2x2", 1, ("mesh.pipeline=2", "batch.microbatches=4")),
     Row("tpu-v5p", "2x2x2", 1, ("mesh.context=4", RING, "model.seqLen=1024", DOCUMENTS)),

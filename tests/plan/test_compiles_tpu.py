@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 from tests.plan.compiling import DATA, small
-from tests.plan.table import APART, EXPERTS, RING, ROWS, SHARED, WEIGHTS, WIDTHS, Row, answer, of_platform
+from tests.plan.table import APART, EXPERTS, RING, ROWS, SHARED, UNEVEN, WEIGHTS, WIDTHS, Row, answer, of_platform
 
 from shardwise.job.accelerators import BUILT_IN
 from shardwise.job.resolve import resolve
@@ -84,11 +84,15 @@ def test_weights_move_as_promised(row: Row) -> None:
     assert [move for move in sums if move["dtype"] == "bf16" or move["largest_bytes"] >= 2 * size * size] == []
 
 
-def test_gradients_of_odd_widths_are_scattered() -> None:
-    """Rows are joined until they are even, and no further: of few rows a TPU would sum the whole on each chip."""
-    (row,) = (row for row in TPUS if WIDTHS[1] in row.words)
+@pytest.mark.parametrize(("word", "largest"), [(WIDTHS[1], 2 * 1024 * 1408), (UNEVEN, 2 * 1440 * 4 * 360)])
+def test_gradients_of_odd_widths_are_scattered(word: str, largest: int) -> None:
+    """Rows are joined until they are even, and no further: of few rows a TPU would sum the whole on each chip.
+
+    Those of experts that are joined to no even ones are, too.
+    """
+    (row,) = (row for row in TPUS if word in row.words)
     moves = [move for move in answer(row)["step"]["collectives"] if set(move["axes"]) & DATA]
-    large = [move for move in moves if move["largest_bytes"] >= 2 * 1024 * 1408]
+    large = [move for move in moves if move["largest_bytes"] >= largest]
 
     assert {move["kind"] for move in large} == {"all-gather", "reduce-scatter"}
     assert [move for move in moves if move["kind"] == "all-reduce" and move["dtype"] == "bf16"] == []
@@ -111,7 +115,7 @@ def test_experts_move_as_promised() -> None:
 
 def test_tokens_move_to_their_experts_as_promised() -> None:
     """Tokens are gathered beside computation over the devices that share experts; of experts only a part moves."""
-    (row,) = (row for row in TPUS if APART in row.words)
+    (row,) = (row for row in TPUS if {EXPERTS, APART} <= {*row.words})
     said, training = answer(row)["step"], resolve(row.request.job).spec.training
     model, mesh = training.model, said["mesh"]
     assert model.experts and model.experts.count and model.embed and model.mlp and model.seq_len  # noqa: PT018

@@ -14,6 +14,7 @@ from tests.plan.table import (
     LATENT,
     SHARED,
     SINKS,
+    UNEVEN,
     WEIGHTS,
     Row,
     answer,
@@ -64,7 +65,7 @@ def test_by_default_weights_are_summed_in_the_format_of_compute(row: Row) -> Non
     over_data = [move for move in over_data if move not in gathered]
     steps = sum(mesh[axis] > 1 for axis in DATA)
     more = ("model.tiedHead=false" in row.words) + 2 * ("model.kvHeads=2" in row.words)  # a head; a matrix a layer
-    more += 4 * (EXPERTS in row.words)  # a layer's gates and its router
+    more += 4 * bool({EXPERTS, UNEVEN} & {*row.words})  # a layer's gates and its router
     more += 2 * 4 * (SHARED[0] in row.words)  # the shared expert's three, and its gate
     more += 2 * 2 * (BARE in row.words)  # gates, and queries apart from keys
     # All of these: two tables; a layer's attention, its experts' three and their router; of the latent ones five of

@@ -77,14 +77,15 @@ def fold(gradient: Array, ways: int) -> Array:
     """Join narrow rows to rows of a multiple of `EVEN` elements, if every part keeps a number of rows of `_ROWS`.
 
     In this form a TPU does scatter along the first axis over that many devices, as asked. Rows of four times `EVEN` are
-    tried first: some rings of 16 chips pad rows of 4096, which moves 6 % more.
+    tried first: some rings of 16 chips pad rows of 4096, which moves 6 % more. Others have two dimensions all
+    the same: of more the rows of a TPU's tiles would be those of the last but one, and few.
     """
     rows, width = gradient.shape[0], math.prod(gradient.shape[1:])
     for kept, even in product(_ROWS, (4 * EVEN, 2 * EVEN, EVEN)):
         joined = even // math.gcd(even, width)
         if rows % (ways * joined * kept) == 0:
             return gradient.reshape(rows // joined, width * joined)
-    return gradient
+    return gradient.reshape(rows, width)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
