@@ -54,6 +54,18 @@ def test_a_step_shows_what_it_is_trained_on(tmp_path: Path, command: Command) ->
     assert (ended.code, "expected 1 to 100" in ended.error) == (ExitCode.USAGE, True)
 
 
+def test_a_step_of_a_ramp_shows_its_own_sequences(tmp_path: Path, command: Command) -> None:
+    """As many as it has, those behind the steps before it."""
+    directory = run_of(tmp_path, "training.batch.rampUp=[{untilStep: 2, sequences: 8}]")
+    data = dataset_of(directory, tmp_path / "cache")
+    for step, samples in ((2, range(8, 16)), (3, range(16, 32)), (4, range(32, 48))):
+        shown: dict[str, Any] = json.loads(command("data", str(directory), "--step", str(step), "--json").out)
+        trained = data.train.rows(np.array(samples))
+        assert [row["text"] for row in shown["sequences"]] == [
+            data.tokenizer.decode(row) for row in trained.tokens.tolist()
+        ]
+
+
 def test_conversations_are_shown_without_the_room_behind_them(tmp_path: Path, command: Command) -> None:
     """The text of a sequence is that of its conversations, and its targets are those of answers."""
     messages = '[{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]'
