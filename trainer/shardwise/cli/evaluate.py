@@ -94,7 +94,7 @@ def _in_batches(asked: TrainingJob, here: TrainingJob) -> TrainingJob:
     assert there is not None
     assert shape is not None, "the job was checked, and each device is one of data, tensor and replica"
     rows = batch.sequences // (there.data * there.replica * batch.microbatches)
-    small = batch.model_copy(update={"sequences": rows * shape.data * shape.replica, "microbatches": 1, "ramp_up": ()})
+    small = batch.model_copy(update={"sequences": rows * shape.data * shape.replica, "microbatches": 1})
     training = training.model_copy(update={"batch": small})
     return here.with_spec(training=training)
 
