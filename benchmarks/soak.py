@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -76,11 +76,12 @@ def restarts(number: int) -> Iterator[Sample]:
             saveEvery=1,
         )
         try:
-            step = 0
+            step, before = 0, set[int]()
             for attempt in range(number + 1):
                 # Past a new checkpoint, or the wait before each restart would double.
-                status = run.until(partial(_steps, attempt, step + 2))
+                status = run.until(partial(_steps, attempt, step + 2, before))
                 step = min(host["step"] for host in status["hosts"])
+                before = {host["trainerPid"] for host in status["hosts"]}
                 pids = [run.command.pid, *(host["agentPid"] for host in status["hosts"])]
                 yield _sample(pids, disk_bytes=_disk_bytes(run.directory / LOGS))
                 os.kill(status["hosts"][attempt % 2]["trainerPid"], signal.SIGKILL)
@@ -174,13 +175,14 @@ def _is_going(pod: dict[str, dict[str, object]]) -> bool:
     return "deletionTimestamp" in pod["metadata"]
 
 
-def _steps(attempt: int, step: int, status: dict[str, object]) -> bool:
+def _steps(attempt: int, step: int, before: Collection[int], status: dict[str, object]) -> bool:
+    """Return whether all trainers of an attempt step; what a host said last may be of those `before`."""
     hosts = status["hosts"]
     assert isinstance(hosts, list)
     # The next trainer is to be one that stands by, on a busy machine too: an agent waits for the end of such a one by a
     # descriptor, and of one that it starts anew by a thread.
     return status["attempt"] == attempt and all(
-        host["trainerPid"] and host["standby"] and (host["step"] or 0) >= step for host in hosts
+        host["trainerPid"] not in (None, *before) and host["standby"] and (host["step"] or 0) >= step for host in hosts
     )
 
 
