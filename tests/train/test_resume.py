@@ -19,31 +19,31 @@ from shardwise.train.run_directory import RunDirectory
 QUICKSTART = Path(__file__).parent.parent / "job" / "golden" / "quickstart.yaml"
 
 
-def test_phases_that_were_added_are_named_in_the_refusal() -> None:
-    """The fingerprint, too, is another then, but no person can see in it what to undo."""
+def refusal(override: str, fingerprint: str = "f") -> str:
+    """What a run of the quickstart without a checkpoint says to one with this change."""
     held = identity(load(QUICKSTART), data_fingerprint="f")
-    job = load(QUICKSTART, ["training.data.phases=[{fromStep: 2, weights: {text: 2}}]"])
+    job = load(QUICKSTART, [override])
     run: Any = SimpleNamespace(path=Path("runs/mine"), read_identity=lambda: held)
     orders: Any = SimpleNamespace(fork=False)
 
     with pytest.raises(RunDirectoryError) as caught:
-        is_fork(run, "", None, job.metadata.name, identity(job, data_fingerprint="g"), orders)
+        is_fork(run, "", None, job.metadata.name, identity(job, data_fingerprint=fingerprint), orders)
+    return str(caught.value)
 
-    assert "spec.training.data.phases.0.fromStep: was null, is now 2" in str(caught.value)
+
+def test_phases_that_were_added_are_named_in_the_refusal() -> None:
+    """The fingerprint, too, is another then, but no person can see in it what to undo."""
+    said = refusal("training.data.phases=[{fromStep: 2, weights: {text: 2}}]", "g")
+    assert "spec.training.data.phases.0.fromStep: was null, is now 2" in said
 
 
 def test_a_ramp_that_was_added_is_named_in_the_refusal() -> None:
     """Whoever records a run without one records nothing of it, and every release did: the batches are others."""
-    held = identity(load(QUICKSTART), data_fingerprint="f")
-    job = load(QUICKSTART, ["training.batch.rampUp=[{untilStep: 2, sequences: 8}]"])
-    run: Any = SimpleNamespace(path=Path("runs/mine"), read_identity=lambda: held)
-    orders: Any = SimpleNamespace(fork=False)
+    ramp_up = "training.batch.rampUp=[{untilStep: 2, sequences: 8}]"
+    held, new = (identity(load(QUICKSTART, words), data_fingerprint="f") for words in ([], [ramp_up]))
 
-    with pytest.raises(RunDirectoryError) as caught:
-        is_fork(run, "", None, job.metadata.name, identity(job, data_fingerprint="f"), orders)
-
-    assert "spec.training.batch.rampUp.0.sequences: was null, is now 8" in str(caught.value)
-    assert {change.path for change in other_order(held, identity(job, data_fingerprint="f"))} == {
+    assert "spec.training.batch.rampUp.0.sequences: was null, is now 8" in refusal(ramp_up)
+    assert {change.path for change in other_order(held, new)} == {
         "spec.training.batch.rampUp.0.untilStep",
         "spec.training.batch.rampUp.0.sequences",
     }
@@ -51,14 +51,7 @@ def test_a_ramp_that_was_added_is_named_in_the_refusal() -> None:
 
 def test_a_run_without_a_checkpoint_is_told_nothing_of_one() -> None:
     """There is none to go on from: what --fork does there is said."""
-    held = identity(load(QUICKSTART), data_fingerprint="f")
-    job = load(QUICKSTART, ["training.seed=7"])
-    run: Any = SimpleNamespace(path=Path("runs/mine"), read_identity=lambda: held)
-    orders: Any = SimpleNamespace(fork=False)
-
-    with pytest.raises(RunDirectoryError) as caught:
-        is_fork(run, "", None, job.metadata.name, identity(job, data_fingerprint="f"), orders)
-    refused = str(caught.value).splitlines()
+    refused = refusal("training.seed=7").splitlines()
     assert refused[0] == "runs/mine holds a run that differs from this job in what a run is:"
     assert refused[-1] == (
         "It has no checkpoint to go on from: undo the change, give another --dir, or begin anew here with --fork."

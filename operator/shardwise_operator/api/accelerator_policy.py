@@ -186,7 +186,7 @@ _OF_TRAINING = (
         (
             "'spec.training.batch.rampUp: expected sequences that are multiples of ' + string(variables.share) + "
             "', which is data ' + string(variables.data) + ' x replica ' + string(variables.replica) "
-            "+ ' x microbatches'"
+            "+ ' x microbatches ' + string(variables.training.batch.?microbatches.orValue(1))"
         ),
     ),
     (

@@ -197,7 +197,7 @@ def num_parameters(model: Model, vocab_size: int) -> int:
     head = (0 if model.tied_head else vocab_size * embed) + (vocab_size if model.head_bias else 0)
     positions = (model.seq_len or 0) * embed if model.position == "learned" else 0
     blocks = all_block_matrices(model) + all_biases_of_mlps(model) + (model.layers or 0) * block
-    blocks += _biases_of_choice(model)
+    blocks += _biases_of_routers(model)
     return vocab_size * embed + positions + blocks + norm * embed + head
 
 
@@ -208,7 +208,7 @@ def num_parameters_of_a_token(model: Model, vocab_size: int) -> int:
     return num_parameters(model, vocab_size) - others
 
 
-def _biases_of_choice(model: Model) -> int:
+def _biases_of_routers(model: Model) -> int:
     """Count the biases of routers, those of their logits and those that only choose."""
     experts = model.experts
     if not experts:
