@@ -6,7 +6,7 @@ batch and heads. Attention weights have no dropout, since the kernels have none;
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,41 +14,12 @@ from jax.sharding import PartitionSpec as P
 
 from shardwise.job.kernels import Kernel
 from shardwise.train.mesh import DATA, on_each_device
-from shardwise.train.scores import MASKED, Scores, mask_of, mixed, scores_of, weighted_by
-from shardwise.train.sinks import joined, over_sequences, sink_gradients, softmax_with
+from shardwise.train.scores import Scores, mask_of, scores_of, weighted_by
+from shardwise.train.sinks import joined, over_sequences, sink_gradients
 from shardwise.train.splash import BLOCK, splash_kernel
 from shardwise.train.tiles import Found, How, Tile, attend_tile, tile_gradients
 
 Array = jax.Array
-CACHE_AXES = ("batch", "kv_heads", "position", "head_size")
-
-
-class Cache(NamedTuple):
-    """The keys and values of one layer for the positions before, in the compute dtype; for generation.
-
-    Both are [batch, kv_heads, position, head_size]; see `Ring` for which position is where.
-    """
-
-    keys: Array
-    values: Array
-
-
-class Ring(NamedTuple):
-    """Where the newest position of each row is, in keys and values of a ring and of a few recent positions beside it.
-
-    The slot is the same for all rows: the position before that one is a slot earlier, and the slot before the first is
-    the last. So rows of different lengths end together. A loop that wrote into the ring and read it would copy it for
-    every token, several times on CPUs; what it writes is small, and goes into the ring once for all.
-    """
-
-    slot: Array
-    """int32 scalar: of the newest position in the ring."""
-    number: Array
-    """int32 scalar: where the newest position of all is among the recent ones."""
-    position: Array
-    """int32 [batch]: which position of its row that is; below it the row has as many others, and no more."""
-
-
 _PLAINLY = Scores()
 
 
@@ -127,24 +98,6 @@ def blockwise(
     segments = None if segments is None else jnp.pad(segments, fill[1:3])
     how = How("blockwise", scores._replace(in_window=None), q.dtype, block)
     return _by_blocks(how, scores.in_window, q, k, v, segments, sinks)[:, :, :length]
-
-
-def ring(
-    q: Array, cache: Cache, recent: Cache, at: Ring, *, scores: Scores = _PLAINLY, sinks: Array | None = None
-) -> Array:
-    """Attend from one position of each row to all that the row has in both: [batch, heads, 1, head_size]."""
-    size, more = cache.keys.shape[2], recent.keys.shape[2]
-    age = jnp.concatenate([(at.slot - jnp.arange(size)) % size + at.number + 1, at.number - jnp.arange(more)])
-    mask = (age >= 0) & (age <= at.position[:, None])
-    if (reach := scores.reach(size)) is not None:
-        mask &= age < reach
-    found = jnp.concatenate([scores_of(q, part.keys, scores.softcap) for part in (cache, recent)], axis=-1)
-    weights = softmax_with(sinks, jnp.where(mask[:, None, None], found, MASKED))
-    older, newer = (
-        mixed(weight, part.values, jnp.dtype(jnp.float32))
-        for weight, part in ((weights[..., :size], cache), (weights[..., size:], recent))
-    )
-    return (older + newer).astype(q.dtype)
 
 
 def splash(

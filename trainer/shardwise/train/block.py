@@ -11,6 +11,7 @@ out. Sources: Radford et al., "Language Models are Unsupervised Multitask Learne
 IBM, "Granite 3.0 Language Models" (2024) for the factor of what is added.
 """
 
+from dataclasses import replace
 from typing import Self
 
 import equinox as eqx
@@ -18,7 +19,7 @@ import haliax as hax
 import jax
 from haliax import NamedArray
 
-from shardwise.train.attention import Cache, Ring
+from shardwise.train.caches import Cache, Ring
 from shardwise.train.config import GptConfig
 from shardwise.train.dropout import Dropout, Place
 from shardwise.train.experts import FeedForward, feed_forward
@@ -66,6 +67,11 @@ class Block(eqx.Module):
         x_normed = self._entering(self.norm, x, layout)
         attended = self.attention(x_normed, segments, layer, layout)
         return self._join(x, x_normed, attended, layer, dropout, layout)
+
+    def for_generation(self) -> Self:
+        """Return the block for `first` and `following`."""
+        attention = self.attention
+        return replace(self, attention=attention.for_generation()) if isinstance(attention, LatentAttention) else self
 
     def first(
         self, x: NamedArray, layer: Array, start: Array, segments: Array, layout: Layout

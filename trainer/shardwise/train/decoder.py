@@ -5,7 +5,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Self
 
@@ -102,7 +102,8 @@ def layout_of(program: Program, num_rows: int) -> Layout:
 
     A token takes little work, so weights that are gathered for each would be most of the time. A model that is too
     large for a device is gathered all the same, block by block: slow, but text comes of it on the devices that there
-    are. Only a platform that says how much memory a device has can tell; simulated devices do not.
+    are. Only a platform that says how much memory a device has can tell; simulated devices do not. Nothing is rounded
+    to 8 bits in either.
     """
     whole = program.layout.whole_over_data()
     known = program.layout.mesh.local_devices[0].memory_stats()
@@ -111,9 +112,9 @@ def layout_of(program: Program, num_rows: int) -> Layout:
     weights = weights_of(program)
     needed = _bytes_on_one(program.abstract()["params"].values(), None)
     needed += _bytes_on_one(jax.tree.leaves(weights), jax.tree.leaves(whole.placed(weights)))
-    caches, placed = jax.tree.leaves(caches_of(program, num_rows)), cached_by(whole)
+    caches, placed = jax.tree.leaves(caches_of(program, num_rows)), cached_by(program, whole)
     needed += _bytes_on_one(caches, [placed] * len(caches))
-    return whole if needed <= _MEMORY_SHARE * known["bytes_limit"] else program.layout
+    return whole if needed <= _MEMORY_SHARE * known["bytes_limit"] else replace(program.layout, form=None)
 
 
 def _bytes_on_one(arrays: Any, shardings: Sequence[NamedSharding] | None) -> int:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwise.job.rounding import padded
-from shardwise.train.attention import CACHE_AXES, Cache, Ring
+from shardwise.train.caches import Cache, Ring
 from shardwise.train.layout import Layout
 from shardwise.train.mesh import DATA
 from shardwise.train.model import Gpt
@@ -152,7 +152,7 @@ def _tokens(
         rows = Rows(rows.slot, rows.length + goes_on, number, rows.sequence, goes_on)
         return _Loop(loop.done + 1, logits, recent, rows, made, loop.broken | (loop.rows.live & ~sound))
 
-    cached = cached_by(layout)
+    cached = cached_by(program, layout)
     recent = jax.tree.map(
         lambda x: jax.lax.with_sharding_constraint(jnp.zeros(x.shape, x.dtype), cached),
         caches_of(program, num_rows, BLOCK),
@@ -203,21 +203,25 @@ def num_slots(program: Program) -> int:
 def caches_of(program: Program, num_rows: int, num_positions: int | None = None) -> tuple[Cache, ...]:
     """Return the shapes and dtype of caches, of `num_slots` positions or of so many."""
     config, length = program.config, num_positions or num_slots(program)
-    keys, values = (
-        Abstract((num_rows, config.num_kv_heads, length, size), program.layout.dtype)
-        for size in (config.head_size, config.value_size)
-    )
-    return (Cache(keys, values),) * config.num_layers  # type: ignore[arg-type]  # abstract
+
+    def part(heads: int, size: int) -> Any:
+        return Abstract((num_rows, heads, length, size), program.layout.dtype)
+
+    if config.is_latent:
+        cache = Cache(part(1, config.KvDown.size))
+    else:
+        cache = Cache(*(part(config.num_kv_heads, size) for size in (config.head_size, config.value_size)))
+    return (cache,) * config.num_layers
 
 
 def _batch_sharding(program: Program, layout: Layout) -> Batch:
-    cached = cached_by(layout)
-    return Batch(_by_row(layout), (Cache(cached, cached),) * program.config.num_layers)  # type: ignore[arg-type]  # shardings
+    cached = cached_by(program, layout)
+    return Batch(_by_row(layout), jax.tree.map(lambda _: cached, caches_of(program, 1)))
 
 
-def cached_by(layout: Layout) -> NamedSharding:
-    """Return the sharding of a cache's keys or values."""
-    return NamedSharding(layout.mesh, layout.spec(CACHE_AXES, layout.compute))
+def cached_by(program: Program, layout: Layout) -> NamedSharding:
+    """Return the sharding of each array of a cache."""
+    return NamedSharding(layout.mesh, layout.spec(caches_of(program, 1)[0].axes, layout.compute))
 
 
 def _by_row(layout: Layout) -> NamedSharding:

@@ -5,8 +5,8 @@
     v_h = V_h c
     q_h = [ q_h x, turn(...) ]              or of another narrow vector, normed likewise
 
-From there on it is attention as elsewhere, with values of a width of their own: keys and values are made for each head,
-while a model trains and in the caches of generation. Source: DeepSeek-AI, "DeepSeek-V2" (2024).
+From there on it is attention as elsewhere, with values of a width of their own: keys and values are made for each head.
+Generation keeps the narrow vectors alone (`train/latent_decoding.py`). Source: DeepSeek-AI, "DeepSeek-V2" (2024).
 
 A device of `tensor` has some of the heads, and each needs the whole narrow vector. It makes only a part of that, as
 wide on every device, and gathers the others: a vector is narrower than the stream, and computed nowhere twice.
@@ -22,9 +22,11 @@ import jax
 import jax.numpy as jnp
 from haliax import Axis, NamedArray
 
-from shardwise.train.attention import Cache, Ring, attend, blockwise, ring
+from shardwise.train.attention import attend, blockwise
+from shardwise.train.caches import Cache, Ring, longer, ring
 from shardwise.train.config import GptConfig
 from shardwise.train.context import attend_over_context
+from shardwise.train.latent_decoding import Apart
 from shardwise.train.layout import Layout
 from shardwise.train.linear import Linear
 from shardwise.train.norm import Norm, normed
@@ -47,7 +49,8 @@ class LatentAttention(eqx.Module):
     q_b: Linear | None
     kv_a: Linear
     kv_norm: Norm
-    kv_b: Linear
+    kv_b: Linear | Apart
+    """Keys and values in one product; in two after `for_generation`."""
     out: Linear
 
     @classmethod
@@ -73,7 +76,7 @@ class LatentAttention(eqx.Module):
     def __call__(self, x: NamedArray, segments: NamedArray | None, layer: Array, layout: Layout) -> NamedArray:
         """Map {batch, position, embed} to the same; `layer` counts from 0."""
         config, scores = self.config, self._scores()
-        q, k, v = self._project(x, 0, layer, layout)
+        q, k, v = self._project(x, layer, layout)
         rows = None if segments is None else segments.array
         if layout.context > 1:
             how = How(config.attention, scores, layout.wire)
@@ -82,46 +85,69 @@ class LatentAttention(eqx.Module):
             mixed = attend(q, k, v, rows, kernel=config.attention, scores=scores)
         return self._leaving(x, mixed, layout)
 
+    def for_generation(self) -> Self:
+        """Return the attention for `first` and `following`."""
+        assert isinstance(self.kv_b, Linear)
+        return replace(self, kv_b=Apart.of(self.kv_b, self.config.KeySize, self.config.ValueSize))
+
     def first(
         self, x: NamedArray, start: Array, segments: Array, layer: Array, layout: Layout
     ) -> tuple[NamedArray, Cache]:
-        """Do the same for rows from positions `start` ([batch]) on, and return their keys and values too."""
-        q, k, v = self._project(x, start[:, None, None], layer, layout)
+        """Do the same for rows from positions `start` ([batch]) on, and return their narrow vectors too."""
+        assert isinstance(self.kv_b, Apart)
+        config, since = self.config, start[:, None, None]
+        q = self._queries(x, since, layer, layout)
+        latent, shared = self._vectors(x, since, layout)
+        apart, v = self.kv_b.made(latent, layout)
+        k = _joined(apart.rearrange(self._inside(x, config.KeySize)).array, shared)
+        v = v.rearrange(self._inside(x, config.ValueSize))
+        q, k = (self._placed(x, part, config.HeadSize, layout) for part in (q, k))
         # No other kernel: they want lengths of their own.
-        return self._leaving(x, blockwise(q, k, v, segments, scores=self._scores()), layout), Cache(k, v)
+        mixed = blockwise(q, k, layout.put(v).array, segments, scores=self._scores())
+        return self._leaving(x, mixed, layout), _cache(latent, shared)
 
     def following(
         self, x: NamedArray, at: Ring, cache: Cache, recent: Cache, layer: Array, layout: Layout
     ) -> tuple[NamedArray, Cache]:
         """Do the same for one position of each row, which is added to `recent` and sees its row there and in cache."""
-        q, k, v = self._project(x, at.position[:, None, None], layer, layout)
-        new = zip(recent, (k, v), strict=True)
-        recent = Cache(*(jax.lax.dynamic_update_slice_in_dim(old, part, at.number, 2) for old, part in new))
-        return self._leaving(x, ring(q, cache, recent, at, scores=self._scores()), layout), recent
+        assert isinstance(self.kv_b, Apart)
+        config, since, apart = self.config, at.position[:, None, None], self.config.KeySize.size
+        q = self._queries(x, since, layer, layout).astype(x.dtype)
+        of_latent = self.kv_b.into_queries(hax.named(q[..., :apart], self._inside(x, config.KeySize)), layout)
+        q = jnp.concatenate([of_latent.array, q[..., apart:]], axis=-1)
+        recent = longer(recent, _cache(*self._vectors(x, since, layout)), at)
+        mixed = ring(self._placed(x, q, Axis("narrow", q.shape[-1]), layout), cache, recent, at, scores=self._scores())
+        # The turned key is mixed too, and left out after: a slice of the cache would be a copy of it.
+        latent = hax.named(mixed[..., : config.kv_rank], self._inside(x, config.KvLatent))
+        return self._leaving(x, self.kv_b.out_of_mixed(latent, layout).array, layout), recent
 
-    def _project(self, x: NamedArray, start: Array | int, layer: Array, layout: Layout) -> tuple[Array, Array, Array]:
-        """Return scaled queries, and keys, [batch, heads, position, head_size] each, and values, of value_size.
-
-        They are from position `start` on.
-        """
-        config = self.config
-        apart = config.head_size - config.rotary_dim
-        q = self._queries(x, layout).rearrange(self._inside(x, config.HeadSize)).array
-        q = jnp.concatenate([q[..., :apart], self._turned(q[..., apart:], start, layout)], axis=-1)
-        scale = 1 / math.sqrt(config.query_pre_attn_scalar)  # in float32: bfloat16 would round the scale itself
-        q = q.astype(jnp.float32) * (scale / (layer + 1) if config.scale_by_inverse_layer else scale)
+    def _project(self, x: NamedArray, layer: Array, layout: Layout) -> tuple[Array, Array, Array]:
+        """Return scaled queries, and keys, [batch, heads, position, head_size] each, and values, of value_size."""
+        assert isinstance(self.kv_b, Linear)
+        config, apart = self.config, self.config.KeySize.size
+        q = self._queries(x, 0, layer, layout)
         latent, shared = self._narrow(self.kv_a, self.kv_norm, x, layout)
         kv = self.kv_b(latent, layout, layout.put).rearrange(self._inside(x, config.KeyValue)).array
-        shared = self._turned(jnp.expand_dims(shared, 1), start, layout)
-        k = jnp.concatenate([kv[..., :apart], jnp.broadcast_to(shared, (*kv.shape[:-1], shared.shape[-1]))], axis=-1)
-        placed = (
-            layout.put(hax.named(part.astype(x.dtype), self._inside(x, Features))).array
-            for part, Features in ((q, config.HeadSize), (k, config.HeadSize), (kv[..., apart:], config.ValueSize))
-        )
-        q, k, v = placed
+        shared = self._turned(jnp.expand_dims(shared, 1), 0, layout)
+        k = _joined(kv[..., :apart], shared)
+        parts = (q, config.HeadSize), (k, config.HeadSize), (kv[..., apart:], config.ValueSize)
+        q, k, v = (self._placed(x, part, Features, layout) for part, Features in parts)
         return q, k, v
 
-    def _queries(self, x: NamedArray, layout: Layout) -> NamedArray:
+    def _queries(self, x: NamedArray, start: Array | int, layer: Array, layout: Layout) -> Array:
+        """Return scaled queries from position `start` on, float32 [batch, heads, position, head_size]."""
+        config, apart = self.config, self.config.KeySize.size
+        q = self._of_heads(x, layout).rearrange(self._inside(x, config.HeadSize)).array
+        q = jnp.concatenate([q[..., :apart], self._turned(q[..., apart:], start, layout)], axis=-1)
+        scale = 1 / math.sqrt(config.query_pre_attn_scalar)  # in float32: bfloat16 would round the scale itself
+        return q.astype(jnp.float32) * (scale / (layer + 1) if config.scale_by_inverse_layer else scale)
+
+    def _vectors(self, x: NamedArray, start: Array, layout: Layout) -> tuple[NamedArray, Array]:
+        """Return the narrow vectors, and the key of all heads, turned: [batch, 1, position, rotary_dim]."""
+        latent, shared = self._narrow(self.kv_a, self.kv_norm, x, layout)
+        return latent, self._turned(jnp.expand_dims(shared, 1), start, layout)
+
+    def _of_heads(self, x: NamedArray, layout: Layout) -> NamedArray:
         """Return {batch, position, heads, head_size}."""
         if self.q is not None:
             return self.q(x, layout, layout.put)
@@ -150,6 +176,11 @@ class LatentAttention(eqx.Module):
     def _leaving(self, x: NamedArray, mixed: Array, layout: Layout) -> NamedArray:
         return self.out(hax.named(mixed, self._inside(x, self.config.ValueSize)), layout, layout.leave)
 
+    def _placed(self, x: NamedArray, part: Array, Features: Axis, layout: Layout) -> Array:
+        """Lay out what the heads have, [batch, heads, position, ...], in the compute dtype."""
+        placed: Array = layout.put(hax.named(part.astype(x.dtype), self._inside(x, Features))).array
+        return placed
+
     def _scores(self) -> Scores:
         return Scores(softcap=self.config.attention_softcap)
 
@@ -160,6 +191,17 @@ class LatentAttention(eqx.Module):
 def attention_of(config: GptConfig, *, key: Array) -> Attention | LatentAttention:
     """Return the attention that a block of this model has."""
     return LatentAttention.init(config, key=key) if config.is_latent else Attention.init(config, key=key)
+
+
+def _joined(apart: Array, shared: Array) -> Array:
+    """Join each head's own part of a key with that of all: [batch, heads, position, head_size]."""
+    return jnp.concatenate([apart, jnp.broadcast_to(shared, (*apart.shape[:-1], shared.shape[-1]))], axis=-1)
+
+
+def _cache(latent: NamedArray, shared: Array) -> Cache:
+    """Return what a layer keeps: [batch, 1, position, kv_rank + rotary_dim]."""
+    c = latent.rearrange(("batch", "position", "kv_latent")).array
+    return Cache(jnp.concatenate([jnp.expand_dims(c, 1), shared.astype(c.dtype)], axis=-1))
 
 
 def _norm(config: GptConfig, Along: Axis) -> Norm:

@@ -16,9 +16,9 @@ import jax
 import jax.numpy as jnp
 from haliax import Axis, NamedArray
 
-from shardwise.train.attention import CACHE_AXES, Cache, Ring
 from shardwise.train.block import Block, dropped
 from shardwise.train.block_stacks import folded, one_by_one, stacks
+from shardwise.train.caches import Cache, Ring
 from shardwise.train.config import GptConfig
 from shardwise.train.dropout import Dropout
 from shardwise.train.embedding import Lookup, lookup
@@ -119,7 +119,8 @@ class Gpt(eqx.Module):
             return replace(x, weight=x.weight.astype(dtype)) if isinstance(x, Linear) and x.Out != routes else x
 
         is_linear = lambda x: isinstance(x, Linear)  # noqa: E731
-        blocks = jax.tree.map(cast, one_by_one(self.blocks, self.dense_blocks), is_leaf=is_linear)
+        apart = tuple(block.for_generation() for block in one_by_one(self.blocks, self.dense_blocks))
+        blocks = jax.tree.map(cast, apart, is_leaf=is_linear)
         head = None if self.head is None else self.head.astype(dtype)
         return replace(
             self, blocks=blocks, dense_blocks=None, token_embedding=self.token_embedding.astype(dtype), head=head
@@ -145,7 +146,7 @@ class Gpt(eqx.Module):
         caches = []
         for i, block in enumerate(self.blocks):
             x, cache = block.first(x, jnp.int32(i), start, segments, layout)
-            caches.append(_laid_out(Cache(*(jnp.pad(part, fill) for part in cache)), layout))
+            caches.append(_laid_out(jax.tree.map(lambda part: jnp.pad(part, fill), cache), layout))
         return self._last_logits(x, layout), tuple(caches)
 
     def next_logits(
@@ -225,7 +226,8 @@ class Gpt(eqx.Module):
 
 
 def _laid_out(cache: Cache, layout: Layout) -> Cache:
-    return Cache(*(layout.put(hax.named(part, CACHE_AXES)).array for part in cache))
+    placed: Cache = jax.tree.map(lambda part: layout.put(hax.named(part, cache.axes)).array, cache)
+    return placed
 
 
 def _in_stream(x: NamedArray, layout: Layout) -> Array:

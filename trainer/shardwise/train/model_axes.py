@@ -78,9 +78,14 @@ class ModelAxes:
         return Axis("kv_latent", self.kv_rank)
 
     @property
+    def KeySize(self) -> Axis:
+        """One head's features of a key but for the part that is turned, which all heads share."""
+        return Axis("key_size", self.head_size - self.rotary_dim)
+
+    @property
     def KeyValue(self) -> Axis:
         """What one head reads there: its key but for the part that is turned, and its value, in this order."""
-        return Axis("key_value", self.head_size - self.rotary_dim + self.value_size)
+        return Axis("key_value", self.KeySize.size + self.value_size)
 
     @property
     def QDown(self) -> Axis:

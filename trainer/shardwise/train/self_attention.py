@@ -16,7 +16,8 @@ import jax
 import jax.numpy as jnp
 from haliax import Axis, NamedArray
 
-from shardwise.train.attention import Cache, Ring, attend, blockwise, ring
+from shardwise.train.attention import attend, blockwise
+from shardwise.train.caches import Cache, Ring, longer, ring
 from shardwise.train.config import GptConfig
 from shardwise.train.context import attend_over_context
 from shardwise.train.layout import Layout
@@ -87,8 +88,7 @@ class Attention(eqx.Module):
     ) -> tuple[NamedArray, Cache]:
         """Do the same for one position of each row, which is added to `recent` and sees its row there and in cache."""
         q, k, v = self._project(x, at.position[:, None, None], layer, layout)
-        new = zip(recent, (k, v), strict=True)
-        recent = Cache(*(jax.lax.dynamic_update_slice_in_dim(old, part, at.number, 2) for old, part in new))
+        recent = longer(recent, Cache(k, v), at)
         mixed = ring(q, cache, recent, at, scores=self._scores(layer), sinks=self._sinks)
         return self.out(hax.named(mixed, self._inside(x, self.config.Heads)), layout, layout.leave), recent
 
