@@ -1,6 +1,7 @@
 """shardwise.cli.evaluate: the sets of a run, or others, on its checkpoints, each to its last token."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         "training.mesh.tensor=2",
         "training.model.layers=1",
         "training.checkpoint.everySteps=1",
+        "training.optimizer={learningRate: 1e-2, average: {decay: 0.5}}",
         "training.steps=2",
     ]
     with runs_here(folder, tmp_path_factory):
@@ -61,6 +63,29 @@ def test_a_checkpoint_is_evaluated_as_in_training(run: Path, process: Command, t
         held_out, of_training = known["sets"]["heldOut"], in_training[step]["heldOut"]["tokens"]
         assert of_training
         assert of_training < held_out["tokens"] < of_training + 32
+
+
+def test_the_average_of_the_weights_is_evaluated_when_it_is_asked_for(
+    run: Path, process: Command, tmp_path: Path
+) -> None:
+    """As in training; and refused for a job that keeps none."""
+    [*_, last] = [results(each) for each in records(run / "metrics.jsonl") if each.get("event") == "evaluated"]
+    ended = process("evaluate", str(run), "--average", "--json", folder=tmp_path)
+    assert ended.code == 0, ended.error
+    books = json.loads(ended.out)["sets"]["books"]
+    assert books["loss"] == pytest.approx(last["average/books"]["loss"], rel=1e-5)
+    assert books["loss"] != pytest.approx(last["books"]["loss"], rel=1e-4)
+
+    (tmp_path / "without" / "logs").mkdir(parents=True)
+    (tmp_path / "without" / ".lock").touch()
+    job = (run / "job.yaml").read_text()
+    assert "average:" in job
+    (tmp_path / "without" / "job.yaml").write_text(re.sub(r" *average:\n? *(\{.*\}|decay: .*)\n", "", job))
+    for words in (["evaluate"], ["generate"], ["export"]):
+        out = ["out.safetensors"] if words == ["export"] else []
+        refused = process(*words, "without", *out, "--average", folder=tmp_path)
+        assert refused.code == ExitCode.USAGE, refused.error
+        assert "keeps no average of its weights" in " ".join(refused.error.split())
 
 
 def _preferred(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, *words: str) -> dict[str, Any]:

@@ -69,8 +69,12 @@ def _refuse_others(root: str, manifest: Manifest, wanted: Mapping[str, Json]) ->
             )
 
 
-def adapted_model(job: TrainingJob, root: str, step: int) -> tuple[Program, dict[str, jax.Array]]:
+def adapted_model(
+    job: TrainingJob, root: str, step: int, *, part: str = PARAMS
+) -> tuple[Program, dict[str, jax.Array]]:
     """Return the program of a job's model without adapters, and its parameters, with what they add, in float32.
+
+    `part` is which adapters: PARAMS, the last ones, or AVERAGES.
 
     Raises:
         CheckpointError: as `base_of`; or what was saved, of either, cannot be used.
@@ -83,7 +87,9 @@ def adapted_model(job: TrainingJob, root: str, step: int) -> tuple[Program, dict
     program = build(plain, devices_of(plain))
     wanted, held_at = program.abstract()["params"], place or (root, step)
     weights = _restored(*held_at, as_held(read_manifest(*held_at), wanted))
-    adapters, names = _adapters(job, root, step) if place else ({}, {})
+    if place is None and part != PARAMS:
+        raise _without(root, step)
+    adapters, names = _adapters(job, root, step, part) if place else ({}, {})
 
     def whole(path: str) -> jax.Array:
         weight, factors = weights.pop(path), {name: adapters[name] for name in factors_of(path) if name in adapters}
@@ -97,8 +103,12 @@ def adapted_model(job: TrainingJob, root: str, step: int) -> tuple[Program, dict
     return program, {path: whole(path) for path in wanted}
 
 
-def model_with_reference(job: TrainingJob, root: str, step: int) -> tuple[Program, dict[str, jax.Array]]:
+def model_with_reference(
+    job: TrainingJob, root: str, step: int, *, part: str = PARAMS
+) -> tuple[Program, dict[str, jax.Array]]:
     """Return the program of a job that has a reference, and all its parameters, those that it does not train too.
+
+    `part` is as in `adapted_model`.
 
     Raises:
         CheckpointError: the checkpoint is not of such a run, or was trained beside other weights than the job names; or
@@ -113,28 +123,33 @@ def model_with_reference(job: TrainingJob, root: str, step: int) -> tuple[Progra
         )
     _refuse_others(root, manifest, {BASE_FINGERPRINT: fingerprint_of(*place)})
     program = build(job, devices_of(job))
-    trained = {PARAMS + path: leaf for path, leaf in program.abstract()["params"].items()}
     base = _restored(*place, as_held(read_manifest(*place), wanted_base(program)))
-    return program, as_base(program, base) | _restored(root, step, trained)
+    trained = {path: x.astype(program.kept_dtype(path)) for path, x in _trained(program, root, step, part).items()}
+    return program, as_base(program, base) | trained
 
 
-def _adapters(job: TrainingJob, root: str, step: int) -> tuple[dict[str, jax.Array], Names]:
+def _adapters(job: TrainingJob, root: str, step: int, part: str) -> tuple[dict[str, jax.Array], Names]:
     """Return the adapters of a checkpoint, and the axis names of the model that has them, by path."""
     program = build(job, devices_of(job))
-    wanted = {path: leaf for path, leaf in flat(program.abstract()).items() if path.startswith(PARAMS)}
-    return _restored(root, step, wanted), program.names
+    return _trained(program, root, step, part), program.names
 
 
-def _restored(root: str, step: int, wanted: Mapping[str, Abstract]) -> dict[str, jax.Array]:
+def _trained(program: Program, root: str, step: int, part: str) -> dict[str, jax.Array]:
+    """Return what the checkpoint of a program's run has of what steps change, by the model's own paths."""
+    wanted = {path: leaf for path, leaf in flat(program.abstract()).items() if path.startswith(part)}
+    return _restored(root, step, wanted, part)
+
+
+def _restored(root: str, step: int, wanted: Mapping[str, Abstract], part: str = PARAMS) -> dict[str, jax.Array]:
     """Return parameters of one checkpoint by the model's own paths."""
     # A reason not to use it is in the error.
     found = restore(root, wanted, step=step, digester=Digester(wanted), report=lambda *_: None)
     assert found is not None, "its manifest is there"
-    return {path.removeprefix(PARAMS): array for path, array in found.arrays.items()}
+    return {path.removeprefix(part): array for path, array in found.arrays.items()}
 
 
 def whole_parameters(
-    job: TrainingJob, names: Names, root: str, step: int, *, in_float32: bool = False
+    job: TrainingJob, names: Names, root: str, step: int, *, in_float32: bool = False, part: str = PARAMS
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Yield a checkpoint's parameters by the model's own paths, verified, one in memory at a time.
 
@@ -144,14 +159,15 @@ def whole_parameters(
         root: the folder of checkpoints.
         step: of the checkpoint.
         in_float32: whether such a sum stays in float32, and is not rounded to the dtype of the weights.
+        part: PARAMS, the last weights or adapters, or AVERAGES, which are float32.
 
     Raises:
         CheckpointError: as `base_of`; or what was saved cannot be used.
 
     """
     place = base_of(job, root, step)
-    adapters = dict(_read(root, step)) if place else {}
-    for path, weight in _read(*(place or (root, step))):
+    adapters = dict(read_part(root, step, part)) if place else {}
+    for path, weight in read_part(*place, PARAMS) if place else read_part(root, step, part):
         if factors_of(path)[0] not in adapters:
             yield path, weight
         else:
@@ -159,8 +175,24 @@ def whole_parameters(
             yield path, added if in_float32 else added.astype(weight.dtype, copy=False)
 
 
-def _read(root: str, step: int) -> Iterator[tuple[str, np.ndarray]]:
-    return ((path.removeprefix(PARAMS), array) for path, array in load_numpy(root, step, PARAMS))
+def read_part(root: str, step: int, part: str) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the last weights of a checkpoint, or the averages, by the model's own paths, one in memory at a time.
+
+    Raises:
+        CheckpointError: it holds none, or cannot be read.
+
+    """
+    if not any(path.startswith(part) for path in read_manifest(root, step).arrays):
+        raise _without(root, step)
+    yield from ((path.removeprefix(part), array) for path, array in load_numpy(root, step, part))
+
+
+def _without(root: str, step: int) -> CheckpointError:
+    """Return the error of a checkpoint without averages."""
+    return CheckpointError(
+        f"{root}/{checkpoint_name(step)}: holds no average of the weights; run the job with training.optimizer.average "
+        "until its next save, or leave --average out"
+    )
 
 
 def _added(path: str, weight: Any, adapters: Mapping[str, Any], *, names: Names, job: TrainingJob) -> Any:

@@ -26,6 +26,11 @@ Step = Annotated[
     typer.Option("--step", min=0, help="The checkpoint of this step instead of the newest usable one.", metavar="N"),
 ]
 
+Average = Annotated[
+    bool,
+    typer.Option("--average", help="The average of the weights (optimizer.average) in the place of the last ones."),
+]
+
 
 def of_trainer(job: TrainingJob) -> TrainingJob:
     """Return the job if the trainer runs it; UsageError if an own program does, of whose models nothing is known."""
@@ -35,6 +40,15 @@ def of_trainer(job: TrainingJob) -> TrainingJob:
             "trainer, which have a training section"
         )
     return job
+
+
+def check_average(job: TrainingJob, *, asked: bool) -> None:
+    """Refuse --average for a job that keeps none."""
+    if asked and job.spec.training.optimizer.average is None:
+        raise UsageError(
+            f"--average: {job.metadata.name} keeps no average of its weights; expected training.optimizer.average in "
+            "its job, such as {decay: 0.999}; without --average the last weights are taken"
+        )
 
 
 @contextmanager

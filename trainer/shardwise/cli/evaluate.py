@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from shardwise.cli.command import Json, Overrides, Step, trainer_imports
+from shardwise.cli.command import Average, Json, Overrides, Step, check_average, trainer_imports
 from shardwise.cli.fallback_job import on_this_machine
 from shardwise.cli.run_directory import RunDir
 from shardwise.cli.run_files import is_live, job_of, report_refused, root_of
@@ -41,7 +41,14 @@ if TYPE_CHECKING:  # both import JAX
     from shardwise.train.data.evaluation_sets import Evaluated
 
 
-def command(directory: RunDir, *, step: Step = None, overrides: Overrides = None, as_json: Json = False) -> None:
+def command(
+    directory: RunDir,
+    *,
+    step: Step = None,
+    average: Average = False,
+    overrides: Overrides = None,
+    as_json: Json = False,
+) -> None:
     """Measure loss, perplexity and accuracy of a run's model.
 
     The sets are the job's held-out documents and its training.evaluation.sets, or those that --set gives; all of each
@@ -50,6 +57,7 @@ def command(directory: RunDir, *, step: Step = None, overrides: Overrides = None
     or TPU chips that the run's job names where this machine has them, or else on the processor.
     """
     asked = job_of(directory, overrides or ())
+    check_average(asked, asked=average)
     training = asked.spec.training
     if not training.data.held_out and not training.evaluation.sets:
         raise UsageError(
@@ -61,10 +69,12 @@ def command(directory: RunDir, *, step: Step = None, overrides: Overrides = None
     console.print("loading the model ...")
     with trainer_imports():
         from shardwise.cli.saved_model import load_model, load_with_reference
+        from shardwise.train.origin import AVERAGES, PARAMS
 
     sets = list(_sets(job, console))
     load = load_with_reference if training.has_reference else load_model
-    model = load(job, root_of(job, directory), step=step, report=partial(report_refused, console))
+    part = AVERAGES if average else PARAMS
+    model = load(job, root_of(job, directory), step=step, report=partial(report_refused, console), part=part)
     console.print(f"checkpoint of step {model.step}; compiling ...")
     results = dict(_results(model, sets, console))
     if as_json:

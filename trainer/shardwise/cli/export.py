@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.console import Console
 
-from shardwise.cli.command import Step, trainer_imports
+from shardwise.cli.command import Average, Step, check_average, trainer_imports
 from shardwise.cli.exported_tokenizer import check_table, tokenizer_of_model
 from shardwise.cli.fallback_job import on_the_processor
 from shardwise.cli.outputs import check_new_file, writing
@@ -57,6 +57,7 @@ def command(
     out: OutFile,
     *,
     step: Step = None,
+    average: Average = False,
     dtype: Dtype = None,
     tokenizer: TokenizerFile = None,
     adapters: Adapters = False,
@@ -72,6 +73,7 @@ def command(
         raise UsageError("--tokenizer: adapters have none beside them; leave it out with --adapters")
     _prepare_folder(out, adapters=adapters)
     job = on_the_processor(job_of(directory))
+    check_average(job, asked=average)
     environment.apply(job)
     console = Console(highlight=False, soft_wrap=True, markup=False)
     with trainer_imports():
@@ -80,6 +82,7 @@ def command(
         from shardwise.train import weights
         from shardwise.train.config import GptConfig
         from shardwise.train.data.chat import jinja_of, puts_a_space
+        from shardwise.train.origin import AVERAGES, PARAMS
 
     training, data = job.spec.training, job.spec.training.data
     if tokenizer is not None:
@@ -89,10 +92,10 @@ def command(
     assert num_tokens is not None
     config = GptConfig.of(training, tokenizer_size=num_tokens, platform="cpu")
     family = weights.check_exportable(config)
-    root = root_of(job, directory)
+    root, part = root_of(job, directory), AVERAGES if average else PARAMS
     if adapters:
         written = _from_newest(
-            console, root, step, out, lambda step: save_adapters(job, config, root, step, out, dtype=dtype)
+            console, root, step, out, lambda step: save_adapters(job, config, root, step, out, dtype=dtype, part=part)
         )
         console.print(f"wrote {out} ({size(out.stat().st_size)}) of step {written}, with adapter_config.json beside it")
         return
@@ -104,7 +107,7 @@ def command(
 
         def write(step: int) -> None:
             check_table(*(base_of(job, root, step) or (root, step)), data.tokenizer, config.vocab_size)
-            weights.write(out, config, exported_parameters(job, config, root, step, dtype), keys)
+            weights.write(out, config, exported_parameters(job, config, root, step, dtype, part=part), keys)
 
         _from_newest(console, root, step, out, write)
         chat = next(iter(_templates(data)), None)

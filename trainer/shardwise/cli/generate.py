@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from shardwise.cli.command import Step, trainer_imports
+from shardwise.cli.command import Average, Step, check_average, trainer_imports
 from shardwise.cli.fallback_job import on_this_machine
 from shardwise.cli.generated_texts import Texts, tell_of_cut, with_text
 from shardwise.cli.prompts import read_prompts, refuse_broken_text
@@ -86,6 +86,7 @@ def command(  # noqa: PLR0913  each is an option
     stop: Stop = None,
     seed: Seed = 0,
     step: Step = None,
+    average: Average = False,
     as_json: Lines = False,
 ) -> None:
     """Write text with a run's model.
@@ -106,7 +107,9 @@ def command(  # noqa: PLR0913  each is an option
     for text in given:
         refuse_broken_text(text)
     console = Console(stderr=True, highlight=False, soft_wrap=True, style="dim")
-    job = on_this_machine(job_of(directory), live=is_live(directory), tell=console.print)
+    asked_job = job_of(directory)
+    check_average(asked_job, asked=average)
+    job = on_this_machine(asked_job, live=is_live(directory), tell=console.print)
     environment.apply(job)
     console.print("loading the model ...")
     with trainer_imports():
@@ -114,6 +117,7 @@ def command(  # noqa: PLR0913  each is an option
         from shardwise.cli.saved_model import load_model
         from shardwise.train.data.tokenizer import tokenizer_of
         from shardwise.train.generate import generate_all
+        from shardwise.train.origin import AVERAGES, PARAMS
         from shardwise.train.sampling import Sampling
 
     tokenizer = tokenizer_of(job.spec.training.data)
@@ -123,7 +127,8 @@ def command(  # noqa: PLR0913  each is an option
     else:
         task = asked.to_go_on(tokenizer, given, stops)
     sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
-    model = load_model(job, root_of(job, directory), step=step, report=partial(report_refused, console))
+    part = AVERAGES if average else PARAMS
+    model = load_model(job, root_of(job, directory), step=step, report=partial(report_refused, console), part=part)
     console.print(f"checkpoint of step {model.step}; compiling ...")
     program, params = model.program, model.params
     del model  # the weights are laid out anew, and then the parameters can go

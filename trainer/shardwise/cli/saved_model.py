@@ -15,7 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from shardwise.bucket.lease import Lease
-from shardwise.cli.adapted_model import adapted_model, adapters_in, model_with_reference, whole_parameters
+from shardwise.cli.adapted_model import (
+    adapted_model,
+    adapters_in,
+    model_with_reference,
+    read_part,
+    whole_parameters,
+)
 from shardwise.job.identity import without_younger_fields
 from shardwise.job.spec import Mesh, TrainingJob
 from shardwise.job.spec.training import Lora
@@ -24,14 +30,14 @@ from shardwise.protocol.contract import checkpoint_name
 from shardwise.protocol.errors import CheckpointError, DataError
 from shardwise.train import weights
 from shardwise.train.balance import PICK_BIAS
-from shardwise.train.checkpoint import CheckpointWriter, load_numpy, restore, steps
+from shardwise.train.checkpoint import CheckpointWriter, restore, steps
 from shardwise.train.config import GptConfig
 from shardwise.train.devices import devices_of
 from shardwise.train.digest import Digester
 from shardwise.train.layout import Layout, axis_names
 from shardwise.train.lora import initial
 from shardwise.train.optimizer import Names
-from shardwise.train.origin import PARAMS
+from shardwise.train.origin import AVERAGES, PARAMS
 from shardwise.train.run_directory import RunDirectory
 from shardwise.train.start import build
 from shardwise.train.state import Abstract, Program, flat
@@ -48,31 +54,38 @@ class Model:
     step: int
 
 
-def load_model(job: TrainingJob, root: str, *, step: int | None, report: Callable[[int, str], None]) -> Model:
+def load_model(
+    job: TrainingJob, root: str, *, step: int | None, report: Callable[[int, str], None], part: str = PARAMS
+) -> Model:
     """Load the model of a resolved job from the newest usable checkpoint below `root`, or from that of `step`.
+
+    `part` is which of its weights: PARAMS, the last ones, or AVERAGES.
 
     Raises:
         CheckpointError: nothing was saved yet, or what was saved cannot be used.
     """
     job = _for_generation(job)
     if job.spec.training.lora is not None:
-        return _newest_of(partial(adapted_model, job, root), root, step, report)
+        return _newest_of(partial(adapted_model, job, root, part=part), root, step, report)
     program = build(job, devices_of(job))
-    abstract = {path: leaf for path, leaf in flat(program.abstract()).items() if path.startswith(PARAMS)}
+    abstract = {path: leaf for path, leaf in flat(program.abstract()).items() if path.startswith(part)}
     restored = restore(root, abstract, step=step, digester=Digester(abstract), report=report)
     if restored is None:
         raise nothing_saved(root)
-    params = {path.removeprefix(PARAMS): array for path, array in restored.arrays.items()}
+    found = {path.removeprefix(part): array for path, array in restored.arrays.items()}
+    params = {path: array.astype(program.kept_dtype(path)) for path, array in found.items()}
     return Model(program=program, params=params, step=restored.step)
 
 
-def load_with_reference(job: TrainingJob, root: str, *, step: int | None, report: Callable[[int, str], None]) -> Model:
+def load_with_reference(
+    job: TrainingJob, root: str, *, step: int | None, report: Callable[[int, str], None], part: str = PARAMS
+) -> Model:
     """Load the model of a resolved job that has a reference, as `load_model` does, and what it is compared with.
 
     Raises:
         CheckpointError: as `load_model`; or it was trained beside other weights than the job names.
     """
-    return _newest_of(partial(model_with_reference, _for_generation(job), root), root, step, report)
+    return _newest_of(partial(model_with_reference, _for_generation(job), root, part=part), root, step, report)
 
 
 def _newest_of(
@@ -107,17 +120,20 @@ def candidates(root: str, step: int | None) -> Iterator[tuple[int, bool]]:
 
 
 def exported_parameters(
-    job: TrainingJob, config: GptConfig, root: str, step: int, dtype: str | None
+    job: TrainingJob, config: GptConfig, root: str, step: int, dtype: str | None, *, part: str = PARAMS
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield a checkpoint's parameters in a format, or in its own, one in memory at a time.
+    """Yield parameters, `part` as in `load_model`, in a format or in the run's own, one in memory at a time.
 
     Raises:
         CheckpointError: it cannot be read.
         DataError: a number is too large for the format.
 
     """
-    names = _names(config, job.spec.training.lora)
-    for name, array in whole_parameters(job, names, root, step, in_float32=dtype is not None):
+    names, training = _names(config, job.spec.training.lora), job.spec.training
+    whole = whole_parameters(job, names, root, step, in_float32=dtype is not None, part=part)
+    if part == AVERAGES and training.lora is None:
+        dtype = dtype or training.precision.params
+    for name, array in whole:
         yield name, array if dtype is None or name == PICK_BIAS else _cast(name, array, dtype)
 
 
@@ -137,9 +153,9 @@ def _names(config: GptConfig, lora: Lora | None) -> Names:
 
 
 def save_adapters(
-    job: TrainingJob, config: GptConfig, root: str, step: int, out: Path, *, dtype: str | None = None
+    job: TrainingJob, config: GptConfig, root: str, step: int, out: Path, *, dtype: str | None, part: str = PARAMS
 ) -> None:
-    """Write the adapters of a checkpoint as PEFT reads them, in a format or in their own.
+    """Write adapters, `part` as in `load_model`, as PEFT reads them, in a format or in the run's own.
 
     Raises:
         CheckpointError: it holds none yet, or cannot be read.
@@ -154,7 +170,8 @@ def save_adapters(
         raise CheckpointError(
             f"{root}/{checkpoint_name(step)}: holds no adapters yet; run the job until its first save"
         )
-    held = ((path.removeprefix(PARAMS), array) for path, array in load_numpy(root, step, PARAMS))
+    dtype = dtype or (job.spec.training.precision.params if part == AVERAGES else None)
+    held = read_part(root, step, part)
     adapters = {path: array if dtype is None else _cast(path, array, dtype) for path, array in held}
     weights.write_adapters(out, config, adapters, _names(config, lora), lora)
 

@@ -42,6 +42,7 @@ _SEQUENCES = "spec.training.batch.sequences"
 _RAMP_UP = "spec.training.batch.rampUp."
 _LEAVE_OUT = "spec.training.data.leaveOut"
 _GROUPS = "spec.training.optimizer.groups"
+_AVERAGE = "spec.training.optimizer.average.decay"
 _STEPS = "spec.training.steps"
 # What says which sequences a batch has; without epochs the steps are in no identity.
 _ORDER = (FINGERPRINT, "spec.training.seed", f"{_MODEL}.seqLen", _SEQUENCES, _STEPS)
@@ -90,6 +91,7 @@ _TABLE: Mapping[str, tuple[str, str]] = {
         "name learningRate beta1 beta2 epsilon weightDecay clipNorm momentum adamLearningRate",
         "",
     ),
+    "spec.training.optimizer.average": ("decay", ""),
     "spec.training.optimizer.groups.*": ("match rateFactor weightDecay", ""),
     "spec.training.optimizer.schedule": ("kind warmupSteps decaySteps finalRatio", ""),
     "spec.training.precision": ("params compute output products reduce", ""),
@@ -172,14 +174,15 @@ def recorded_differences(held: Mapping[str, Json], new: Mapping[str, Json]) -> l
     """Return the differences from an identity that some release has recorded: a field that it lacks is none.
 
     A phase of other data is named all the same: it was not there, since whoever knows phases records them. So are a
-    part of a ramp, and a field of a group of parameters, which was left out where it had no value.
+    part of a ramp, an average of the weights, and a field of a group of parameters, which was left out where it had no
+    value.
     """
     has_other_data = FINGERPRINT in held and held[FINGERPRINT] != new.get(FINGERPRINT)
     return [
         change
         for change in differences(held, new)
         if change.path in held
-        or (_SEQUENCES in held and change.path.startswith(_RAMP_UP))
+        or (_SEQUENCES in held and change.path.startswith((_RAMP_UP, _AVERAGE)))
         or (has_other_data and change.path.startswith(_PHASES))
         or (_GROUPS in held and change.path.startswith(f"{_GROUPS}."))
     ]

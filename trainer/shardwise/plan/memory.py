@@ -15,7 +15,7 @@ from shardwise.plan.compiled import Step
 from shardwise.plan.result import MemoryUse, Weight, axis_words
 from shardwise.train.memory import local_bytes
 from shardwise.train.pipeline import Schedule
-from shardwise.train.state import Program, flat, parameters, without_base
+from shardwise.train.state import Program, beside_weights, flat, parameters, without_base
 from shardwise.train.step import abstract_batch
 
 _GPU_SHARE_VARIABLE, _GPU_SHARE = "XLA_PYTHON_CLIENT_MEM_FRACTION", 0.75
@@ -25,7 +25,7 @@ _GPU_SHARE_VARIABLE, _GPU_SHARE = "XLA_PYTHON_CLIENT_MEM_FRACTION", 0.75
 def memory(step: Step) -> MemoryUse:
     """Return the kinds of a compiled step; their total is the compiler's peak, and the program itself."""
     state = step.program.abstract()
-    held, optimizer = local_bytes(parameters(state)), local_bytes(flat(state["optimizer"]))
+    held, optimizer = local_bytes(parameters(state)), local_bytes(beside_weights(state))
     batch = local_bytes(abstract_batch(step.program)._asdict())
     rest = max(0, step.peak_bytes - held - optimizer - batch)
     kept = min(saved_activations(step), rest)

@@ -1,7 +1,8 @@
 """The results of an evaluation, as metrics.jsonl, summary.json and `shardwise status` have them.
 
 `heldOutLoss`, `heldOutAccuracy` and `tokens` are of the documents that the job holds out; `sets` has `loss`, `accuracy`
-and `tokens` of every other set by its name, of questions `accuracyNorm` and `questions` too.
+and `tokens` of every other set by its name, of questions `accuracyNorm` and `questions` too. What the average of the
+weights makes of a set is in `sets` as well, by `average/` and the set's name.
 """
 
 from collections.abc import Mapping
@@ -9,6 +10,11 @@ from typing import Any
 
 HELD_OUT = "heldOut"
 """What the held-out documents are called among sets, whose own names have no capital letters."""
+
+
+def of_average(name: str) -> str:
+    """Return the name of what the average of the weights makes of a set."""
+    return f"average/{name}"
 
 
 def results(record: Mapping[str, Any]) -> dict[str, dict[str, float | None]]:

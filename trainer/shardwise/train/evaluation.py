@@ -1,6 +1,6 @@
 """The loss on text that is not trained on, and the answers to questions."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -9,10 +9,11 @@ import numpy as np
 from jax.stages import Compiled
 
 from shardwise.job.spec import Training
+from shardwise.protocol.evaluated import of_average
 from shardwise.train.data.evaluation_sets import Evaluated
 from shardwise.train.data.questions import QuestionSet
 from shardwise.train.loader import Loader, Rows
-from shardwise.train.state import State
+from shardwise.train.state import Program, State, averaged, parameters
 from shardwise.train.step import lower_evaluation, lower_token_losses
 
 Lower = Callable[..., jax.stages.Lowered]
@@ -34,6 +35,22 @@ def asked_for(training: Training) -> dict[str, Lower]:
     has_questions = any(one.questions for one in sets)
     found: dict[str, Lower] = {"text": lower_evaluation} if has_text else {}
     return found | ({"questions": lower_token_losses} if has_questions else {})
+
+
+def means_of_sets(
+    programs: Programs,
+    program: Program,
+    state: State,
+    sets: Sequence[Evaluated],
+    loader: Callable[[Rows], Loader],
+    beat: Callable[[], None],
+) -> dict[str, dict[str, float]]:
+    """Return the means over each set by its name, and by `of_average` those with the average of the weights, if any."""
+    found = {one.name: Evaluator(programs, parameters(state), loader, beat).means(one) for one in sets}
+    mean = averaged(program, state)
+    if mean is None:
+        return found
+    return found | {of_average(one.name): Evaluator(programs, mean, loader, beat).means(one) for one in sets}
 
 
 @dataclass(frozen=True)

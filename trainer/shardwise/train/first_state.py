@@ -17,7 +17,7 @@ from shardwise.train.digest import Digester
 from shardwise.train.executables import Executables
 from shardwise.train.local_checkpoints import Neighbours, newest_local
 from shardwise.train.optimizer import masters_paths
-from shardwise.train.origin import Origin, refuse_other_model
+from shardwise.train.origin import AVERAGES, PARAMS, Origin, refuse_other_model
 from shardwise.train.peers import Peers
 from shardwise.train.phases import Phases
 from shardwise.train.resume import Show
@@ -76,11 +76,14 @@ class FirstState:
             return unflat(abstract, arrays), restored
         with self.phases.entered(Phase.INIT):
             fresh = flat(self._initial())
-        masters = _masters(self.program, restored, missing)
-        num_fresh = len(missing) - len(masters)
-        if origin.is_own and arrays:
+        given = _masters(self.program, restored, missing) | _averages(self.program, restored, missing)
+        num_fresh = len(missing) - len(given)
+        if origin.is_own and any(path.startswith(AVERAGES) for path in given):
+            self.show(f"step {restored.step}: holds no average of the weights, which begins anew from here")
+            num_fresh -= 1  # its count of steps
+        if origin.is_own and arrays and num_fresh:
             self.show(f"step {restored.step}: restored, but for {num_fresh} arrays that it lacks and that start anew")
-        return unflat(abstract, fresh | arrays | masters), restored
+        return unflat(abstract, fresh | arrays | given), restored
 
     def of_local(
         self, neighbours: Neighbours, run: str, identity: dict[str, Any], newest: Manifest | None
@@ -140,4 +143,17 @@ def _masters(program: Program, restored: Restored, missing: Collection[str]) -> 
         master: restored.arrays[parameter].astype(jnp.float32)
         for parameter, master in masters_paths(by_gradient(program.trained)).items()
         if master in missing and parameter in restored.arrays
+    }
+
+
+def _averages(program: Program, restored: Restored, missing: Collection[str]) -> dict[str, jax.Array]:
+    """Return averages of the weights that a checkpoint lacks: its weights, which are theirs until the next step.
+
+    They are copies: a step writes each array of its state anew in its place.
+    """
+    held = {path: restored.arrays.get(f"{PARAMS}{path}") for path in program.trained}
+    return {
+        AVERAGES + path: jnp.array(x, jnp.float32, copy=True)
+        for path, x in held.items()
+        if x is not None and AVERAGES + path in missing
     }

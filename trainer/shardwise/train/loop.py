@@ -18,7 +18,7 @@ from shardwise.protocol.errors import NonFiniteError
 from shardwise.protocol.evaluated import as_record
 from shardwise.train.bad_steps import Judge, Verdict
 from shardwise.train.control import Controls
-from shardwise.train.evaluation import Evaluator
+from shardwise.train.evaluation import means_of_sets
 from shardwise.train.loader import Loader
 from shardwise.train.peers import Peers
 from shardwise.train.phases import Phases
@@ -28,7 +28,7 @@ from shardwise.train.report import Report, step_record
 from shardwise.train.run_directory import RunDirectory
 from shardwise.train.saves import Saves
 from shardwise.train.start import Start
-from shardwise.train.state import State, parameters
+from shardwise.train.state import State
 from shardwise.train.step import Metrics
 from shardwise.train.summary import Outcome
 
@@ -226,12 +226,12 @@ class Loop:
 
     def _evaluate(self, number: int) -> None:
         """Report means over the first batches of each set."""
-        if self._start.evaluation is None:
+        if (programs := self._start.evaluation) is None:
             return
         began = time.perf_counter()
+        sets, loader, beat = self._start.evaluated, self._loader.of, self._phases.beat
         with self._phases.entered(Phase.EVALUATE):
-            model = Evaluator(self._start.evaluation, parameters(self._state), self._loader.of, self._phases.beat)
-            means = {one.name: model.means(one) for one in self._start.evaluated}
+            means = means_of_sets(programs, self._program, self._state, sets, loader, beat)
         self._report.evaluated(number, as_record(means), time.perf_counter() - began)
 
     def _saves_due(self, number: int, asked: Control) -> list[Callable[[int], None]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import jax
 
-from shardwise.train.state import Abstract, Program, flat, parameters
+from shardwise.train.state import Abstract, Program, beside_weights, parameters
 from shardwise.train.step import abstract_batch
 
 MOST_DEVICES = 16
@@ -40,7 +40,7 @@ def device_memory(program: Program, compiled: jax.stages.Compiled) -> list[Devic
     alike = DeviceMemory(
         device="",
         params_bytes=local_bytes(parameters(state)),
-        optimizer_bytes=local_bytes(flat(state["optimizer"])),
+        optimizer_bytes=local_bytes(beside_weights(state)),
         batch_bytes=local_bytes(batch),
         temporary_bytes=_temporary_bytes(compiled, devices[0].platform),
     )

@@ -86,6 +86,10 @@ class UpdateRule:
         moments = self.transform.init(weights)
         return Masters(weights, moments) if self.has_masters else moments
 
+    def masters(self, state: Any) -> Params:
+        """Return the float32 weights that a state keeps beside the parameters; nothing if those are float32."""
+        return state.weights if self.has_masters else {}
+
     def trained(self, grads: Params) -> Params:
         """Return the gradients with 0 for what is frozen: it counts in no norm, and its moments see nothing."""
         if not self.frozen:
@@ -224,11 +228,15 @@ def _input(axes: tuple[str, ...]) -> str | None:
 
 
 def state_bytes_of_a_weight(settings: Optimizer, params: str) -> int:
-    """Return the bytes of a job's optimizer for each weight of a block's matrix, which is kept in this dtype."""
+    """Return the bytes that a job has for each weight of a block's matrix beside it; it is kept in this dtype.
+
+    They are of the optimizer's state and of the mean of the weights.
+    """
     plain = settings.model_copy(update={"groups": (), "schedule": Schedule(kind="constant")})  # they change no size
     rule = optimizer(plain, {"weight": ("embed", "mlp")}, steps=1, params=params)
     state = jax.eval_shape(rule.init, {"weight": jax.ShapeDtypeStruct((1, 1), jnp.float32)})
-    return sum(leaf.dtype.itemsize for leaf in jax.tree.leaves(state) if leaf.ndim == 2)
+    own: int = sum(leaf.dtype.itemsize for leaf in jax.tree.leaves(state) if leaf.ndim == 2)
+    return own + (jnp.dtype(jnp.float32).itemsize if settings.average else 0)
 
 
 def masters_paths(names: Names) -> dict[str, str]:

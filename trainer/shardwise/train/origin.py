@@ -19,7 +19,8 @@ from shardwise.train.peers import Peers
 _MODEL = "spec.training.model."
 # What an optimizer's arrays follow from.
 _OF_OPTIMIZER = {"spec.training.precision.params": "precision", "spec.training.optimizer.name": "optimizer"}
-PARAMS = "params."
+PARAMS, AVERAGES = "params.", "average.weights."
+"""What the paths of weights begin with in a state, and those of their averages."""
 # What a model may be trained on with; the tokens are compared by the shape of the table.
 _MAY_DIFFER = (
     "seqLen",

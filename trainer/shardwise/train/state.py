@@ -1,8 +1,8 @@
 """The training state: what it holds, how it is laid out, how it is made from a seed without ever being whole anywhere.
 
-A state is {"step", "params", "optimizer"}, and of some runs also {"base"}: weights that no step changes and no
-checkpoint holds, those that adapters are for or those of the model that preferences are compared with. Outside of a
-program it is a flat dict {dotted path: array}.
+A state is {"step", "params", "optimizer"}, and of some runs also {"average"}, a mean of the weights over the steps, and
+{"base"}: weights that no step changes and no checkpoint holds, those that adapters are for or those of the model that
+preferences are compared with. Outside of a program it is a flat dict {dotted path: array}.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,6 +19,7 @@ from jax.sharding import NamedSharding
 
 from shardwise.job.flags import Value, options
 from shardwise.job.spec import Training
+from shardwise.train.average import Mean
 from shardwise.train.balance import LOADS, PICK_BIAS, by_gradient
 from shardwise.train.config import GptConfig
 from shardwise.train.experts import counting
@@ -32,7 +33,7 @@ T = TypeVar("T")
 Array = jax.Array
 State = dict[str, Any]
 Abstract = jax.ShapeDtypeStruct
-BASE = "base"
+AVERAGE, BASE = "average", "base"
 # Goes before the path of a weight that is there twice: as it is trained, and as it was.
 REFERENCE = "reference."
 # With all of its optimizations XLA's compiler for CPUs takes two to five times as long.
@@ -98,6 +99,8 @@ class Program:
         base, weights = self.split(_with_copies(self.training, flatten(model)))
         params = {path: x.astype(self.kept_dtype(path)) for path, x in weights.items()}
         state: State = {"step": jnp.int32(0), "params": params, "optimizer": self.rule.init(by_gradient(weights))}
+        if self.training.optimizer.average:
+            state[AVERAGE] = Mean.of_none(weights)
         return state | {BASE: {path: x.astype(self._base_dtype(path)) for path, x in base.items()}} if base else state
 
     def split(self, params: Mapping[str, T]) -> tuple[dict[str, T], dict[str, T]]:
@@ -203,6 +206,19 @@ def without_base(state: State) -> State:
 def parameters(state: State) -> dict[str, Any]:
     """Return all parameters, those that are trained and those that stay as they are."""
     return {**state.get(BASE, {}), **state["params"]}
+
+
+def beside_weights(state: State) -> dict[str, Any]:
+    """Return what steps keep beside the weights, flat: the optimizer's state, and their mean."""
+    return flat({name: state[name] for name in ("optimizer", AVERAGE) if name in state})
+
+
+def averaged(program: Program, state: State) -> dict[str, Any] | None:
+    """Return all parameters with the mean of those that are trained in their place; None of a run without a mean."""
+    if AVERAGE not in state:
+        return None
+    means = state[AVERAGE].weights
+    return {**state.get(BASE, {}), **{path: x.astype(program.kept_dtype(path)) for path, x in means.items()}}
 
 
 def flat(state: State) -> dict[str, Any]:

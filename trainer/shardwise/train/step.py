@@ -18,7 +18,7 @@ from shardwise.train.balance import LOADS, busiest, by_gradient, moved
 from shardwise.train.gradients import each_loss, gradients, loss_sums
 from shardwise.train.microbatches import Batch
 from shardwise.train.optimizer import schedule
-from shardwise.train.state import Abstract, Program, State, parameters
+from shardwise.train.state import AVERAGE, Abstract, Program, State, parameters
 
 Array = jax.Array
 Params = dict[str, Array]
@@ -134,6 +134,8 @@ def _step(
         idle_experts=(loads[LOADS] == 0).mean() if loads else None,
     )
     new = {"params": params, "optimizer": optimizer}
+    if settings.average:
+        new[AVERAGE] = state[AVERAGE].with_step(settings.average, {**params, **program.rule.masters(optimizer)})
     if limit is not None:
         good = jnp.isfinite(metrics.loss) & jnp.isfinite(metrics.grad_norm) & (metrics.loss <= limit)
         new = jax.tree.map(partial(jnp.where, good), new, {name: state[name] for name in new})

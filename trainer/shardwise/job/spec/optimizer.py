@@ -49,6 +49,14 @@ class ParameterGroup(StrictModel):
     )
 
 
+class Average(StrictModel):
+    """A mean of the weights over the steps, of which newer ones count more; it is saved and evaluated beside them."""
+
+    decay: Annotated[float, Unit("per step")] = Field(
+        gt=0, lt=1, description="What a step counts less than the next one; it averages about 1 / (1 - decay) steps."
+    )
+
+
 class Optimizer(StrictModel):
     """The update rule."""
 
@@ -81,3 +89,4 @@ class Optimizer(StrictModel):
     groups: tuple[ParameterGroup, ...] = Field(
         (), strict=False, max_length=32, description="Parameters with rates and decays of their own."
     )
+    average: Average | None = Field(None, description="A mean of the weights over the steps; left out, none.")
