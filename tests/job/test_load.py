@@ -390,6 +390,16 @@ APART: list[tuple[str, str, str]] = [
         "no attentionFactor with kind: llama3",
     ),
     (
+        "ropeScaling: {kind: llama3, factor: 2.0, longFactors: [2.0]}",
+        "model.ropeScaling.longFactors",
+        "none with kind: llama3",
+    ),
+    (
+        "ropeScaling: {kind: longrope, factor: 2.0, shortFactors: [1.0], longFactors: [2.0]}",
+        "model.ropeScaling.shortFactors",
+        "numbers, half of rotaryDim",
+    ),
+    (
         "ropeScaling: {kind: llama3, factor: 2.0, highFrequencyFactor: 1.0}",
         "model.ropeScaling.highFrequencyFactor",
         "more than 1.0",

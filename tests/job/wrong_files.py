@@ -452,6 +452,11 @@ RULES = [
         "spec.training.model.ropeScaling.truncate",
         ["given false", "true with kind: llama3"],
     ),
+    (
+        "training.model={preset: llama3.1-8b, ropeScaling: {kind: longrope, factor: 2, shortFactors: [1.5]}}",
+        "spec.training.model.ropeScaling.longFactors",
+        ["given 0", "64 numbers, half of rotaryDim"],
+    ),
     ("training.model.rotaryDim=8", "spec.training.model.rotaryDim", ["position: learned"]),
     ("training.model.headBias=true", "spec.training.model.headBias", ["false with tiedHead: true"]),
     ("training.model.vocabSize=256", "spec.training.model.vocabSize", ["given 256", "at least 257"]),

@@ -135,6 +135,26 @@ def test_yarn_multiplies_what_is_turned() -> None:
     assert np.allclose(np.linalg.norm(turned, axis=-1), 1.2 * np.linalg.norm(x, axis=-1), rtol=1e-5)
 
 
+LONG = RopeScaling(
+    kind="longrope",
+    factor=8.0,
+    original_seq_len=64,
+    attention_factor=1.2,
+    short_factors=(1.0, 1.5, 2.0, 3.0),
+    long_factors=(1.0, 4.0, 9.0, 20.0),
+)
+
+
+@pytest.mark.parametrize(("seq_len", "factors"), [(64, LONG.short_factors), (65, LONG.long_factors)])
+def test_longrope_stretches_each_pair_by_its_factor(seq_len: int, factors: tuple[float, ...]) -> None:
+    """By those of short sequences up to the first training's positions; lengths grow by the attention factor."""
+    rope = Rope(dim=8, pairs="half", scaling=LONG, seq_len=seq_len)
+    assert np.allclose(angles(rope), angles(Rope(dim=8, pairs="half")) / np.array(factors), rtol=1e-5)
+    x = np.random.default_rng(1).normal(size=(1, 1, 3, 8)).astype(np.float32)
+    turned = np.asarray(rotate(jnp.asarray(x), rope))
+    assert np.allclose(np.linalg.norm(turned, axis=-1), 1.2 * np.linalg.norm(x, axis=-1), rtol=1e-5)
+
+
 def test_local_blocks_turn_by_their_own_base_unscaled() -> None:
     """Where the block has a window the local base counts, and no scaling."""
     rope = Rope(dim=8, pairs="half", theta=1e6, local_theta=100.0, scaling=RopeScaling(kind="linear", factor=4.0))

@@ -10,9 +10,9 @@ from shardwise.job.spec import Experts
 from shardwise.protocol.text import any_of
 from shardwise_operator.api.cel import Rule, has_size, listed, of_preset, preset_or, quoted
 from shardwise_operator.api.latent_rules import LATENT_RULES
+from shardwise_operator.api.scaling_rules import SCALING_RULES
 
 _of_model = partial(Rule, at="spec.training.model")
-_of_scaling = partial(Rule, at="spec.training.model.ropeScaling")
 _HEADS = of_preset("self", "heads", "heads")
 _EMBED = of_preset("self", "embed", "embed")
 _POSITIONS = of_preset("self", "seq_len", "seqLen")
@@ -183,31 +183,7 @@ MODEL_RULES: tuple[Rule, ...] = (
         message="expected fewer denseBlocks than layers, so that one has experts",
         field=".experts.denseBlocks",
     ),
-    _of_scaling(
-        holds="self.kind != 'linear' || !has(self.originalSeqLen)",
-        message="expected no originalSeqLen with kind: linear",
-        field=".originalSeqLen",
-    ),
-    _of_scaling(
-        holds="self.kind == 'yarn' || !has(self.attentionFactor)",
-        message="expected attentionFactor with kind: yarn only",
-        field=".attentionFactor",
-    ),
-    _of_scaling(
-        holds="self.kind == 'yarn' || self.?truncate.orValue(true)",
-        message="expected true with another kind than yarn",
-        field=".truncate",
-    ),
-    _of_scaling(
-        holds="self.?highFrequencyFactor.orValue(4.0) > self.?lowFrequencyFactor.orValue(1.0)",
-        message="expected more than lowFrequencyFactor",
-        field=".highFrequencyFactor",
-    ),
-    _of_scaling(
-        holds="self.?betaFast.orValue(32.0) > self.?betaSlow.orValue(1.0)",
-        message="expected more than betaSlow",
-        field=".betaFast",
-    ),
+    *SCALING_RULES,
     _of_model(
         holds=f"self.?position.orValue('rotary') == 'learned' || !{_KNOWN} "
         f"|| ({_TURNED_VALUES} % 2 == 0 && {_TURNED_VALUES} <= {_HEAD})",

@@ -22,6 +22,7 @@ _FAMILIES = (
     "pythia-410m",
     "llama3.1-8b",
     "mistral-7b",
+    "phi4-14b",
     "mixtral-8x7b",
     "qwen2.5-0.5b",
     "qwen1.5-moe-a2.7b",
@@ -52,7 +53,8 @@ def random_config(seed: int) -> GptConfig:
 
 
 def _section(draw: Random) -> Section:
-    family = PRESETS[draw.choice(_FAMILIES)]
+    preset = draw.choice(_FAMILIES)
+    family = PRESETS[preset]
     left_out = _OF_SIZES if family["position"] == "rotary" else {*_OF_SIZES, *ROTARY}
     section = {to_camel(name): value for name, value in family.items() if name not in left_out}
     changes = [*draw.sample(_OFTEN, draw.randint(0, 2)), *draw.sample(_CHANGES, draw.randint(0, 3))]
@@ -60,11 +62,16 @@ def _section(draw: Random) -> Section:
         changes.append(_biased_experts if family["experts"].pick_bias else _experts)
     if "latent" in family:
         changes.append(_deepseek)
+    if preset == "phi4-14b":
+        changes.append(_phi)
     section |= _sizes(draw) | {key: value for change in changes for key, value in change(draw).items()}
     if "experts" in family and family["experts"].shared_gate:
         section["experts"] |= {"shared": draw.randint(1, 30), "sharedGate": True}
     if "experts" in family and family["experts"].pick_bias and draw.random() < 0.9:  # as those families tell it
         section["experts"] |= {"shared": (section["mlp"] or 4 * section["embed"]) * draw.randint(1, 3)}
+    if preset == "gpt-oss-20b":
+        kept = {key: value for key, value in section["experts"].items() if not key.startswith("shared")}
+        section["experts"] = {**kept, "routerBias": True}
     if section.get("ropeScaling") is None and section.get("localRopeTheta") == section.get("ropeTheta"):
         section["localRopeTheta"] = None  # an export cannot tell it from none
     return section
@@ -130,6 +137,21 @@ def _scaling(draw: Random) -> Section:
     if made["kind"] == "yarn" and draw.random() < 0.5:
         made["truncate"] = False
     return {"ropeScaling": made}
+
+
+def _phi(draw: Random) -> Section:
+    """Return heads that are turned in part, most often with factors of their own for each pair."""
+    heads, pairs, apart = draw.randint(1, 6), draw.randint(1, 5), 2 * draw.randint(0, 3)
+    made: Section = {"heads": heads, "embed": heads * (2 * pairs + apart), "headSize": None, "rotaryDim": 2 * pairs}
+    if draw.random() < 0.3:
+        return made
+    factors = {name: [draw.uniform(0.5, 9) for _ in range(pairs)] for name in ("shortFactors", "longFactors")}
+    scaling: Section = {"kind": "longrope", "factor": draw.choice((1.0, 2.5, 8.0)), **factors}
+    if draw.random() < 0.5:
+        scaling["originalSeqLen"] = draw.randint(1, 40)
+    if draw.random() < 0.5:
+        scaling["attentionFactor"] = 1.5
+    return {**made, "ropeScaling": scaling}
 
 
 _OFTEN: tuple[Draw, ...] = (_windows, _scaling)

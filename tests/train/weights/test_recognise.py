@@ -12,6 +12,7 @@ from shardwise.train.config import GptConfig
 from shardwise.train.weights import model_section, recognise
 from shardwise.train.weights.config_file import published_config
 from shardwise.train.weights.families import family_of
+from shardwise.train.weights.joined import joined_of
 from shardwise.train.weights.tensors import tensors
 
 Shapes = dict[str, tuple[int, ...]]
@@ -28,7 +29,11 @@ def shapes_of(config: GptConfig) -> Shapes:
     """The published shapes of a model."""
     family = family_of(config)
     assert family is not None
-    return {name: tensor.shape for name, tensor in tensors(family.rows, config).items()}
+    expected = tensors(family.rows, config)
+    joined = joined_of(family, expected.values())
+    parts = {part.name for one in joined for part in one.parts}
+    apart = {name: tensor.shape for name, tensor in expected.items() if name not in parts}
+    return {**apart, **{one.name: one.shape for one in joined}}
 
 
 PRESETS = [

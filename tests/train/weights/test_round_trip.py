@@ -9,7 +9,7 @@ from tests.train.weights.test_recognise import shapes_of
 from shardwise.protocol.errors import DataError
 from shardwise.train.weights import check_exportable, recognise
 from shardwise.train.weights.config_file import published_config
-from shardwise.train.weights.families import WRITTEN, family_of
+from shardwise.train.weights.families import FAMILIES, family_of
 
 
 @pytest.mark.parametrize("seeds", [range(600), pytest.param(range(600, 6000), marks=pytest.mark.long)])
@@ -25,4 +25,4 @@ def test_what_is_exported_comes_back(seeds: Iterable[int]) -> None:
             continue
         assert recognise(shapes_of(config), published_config(family, config, "float32"), None) == config, seed
         found.add(family.name)
-    assert found == {family.name for family in WRITTEN}
+    assert found == {family.name for family in FAMILIES}

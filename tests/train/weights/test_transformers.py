@@ -13,10 +13,11 @@ from tests.train.small_gpt import forward_of, program_of
 from tests.train.weights.hf.drawn import drawn
 from tests.train.weights.hf.exports import as_published
 
+from shardwise.job.spec.training import Lora
 from shardwise.protocol.errors import DataError
 from shardwise.train.generate import generate
 from shardwise.train.sampling import Sampling
-from shardwise.train.weights import place, read, write
+from shardwise.train.weights import check_exportable, place, read, write, write_adapters
 
 Weights = dict[str, NDArray[np.float32]]
 HF = Path(__file__).parent / "hf"
@@ -113,20 +114,47 @@ def test_joined_tensors_of_other_sizes_are_refused(recording: Callable[[str], Re
         read(folder)
 
 
+LONG = {"type": "longrope", "short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"rope_scaling": {"type": "longrope", "short_factor": [1.0], "long_factor": [2.0]}}, "rope_type is longrope"),
-        ({"partial_rotary_factor": 0.75}, "partial_rotary_factor is 0.75"),
+        ({"rope_scaling": {**LONG, "long_factor": [2.0]}}, "rope_scaling.long_factor is 1 numbers, expected 4 numbers"),
+        ({"rope_scaling": LONG, "partial_rotary_factor": 0.75}, "short_factor is 4 numbers, expected 3 numbers"),
+        ({"rope_scaling": {**LONG, "long_factor": 2.0}}, "rope_scaling.long_factor is 2.0, expected a list of numbers"),
+        ({"rope_scaling": {**LONG, "short_factor": [0.0] * 4}}, "rope_scaling.short_factor is 0.0, expected a number"),
+        ({"rope_scaling": {"type": "longrope", "short_factor": [1.0] * 4}}, "rope_scaling.long_factor is missing"),
+        ({"rope_scaling": {"type": "yarn", "factor": 2.0}}, "rope_type is yarn, expected default or longrope"),
     ],
 )
 def test_a_phi_that_is_not_computed_is_refused_by_key(
     fields: dict[str, object], words: str, recording: Callable[[str], Recording]
 ) -> None:
-    """Positions that are stretched by factors of their own, and heads that are turned in part."""
+    """Factors that are not one for each pair that is turned, and what transformers refuses too."""
     folder = recording("phi3").folder
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     del config["rope_parameters"]
     (folder / "config.json").write_text(json.dumps({**config, **fields}), encoding="utf-8")
     with pytest.raises(DataError, match=words):
         read(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "family"), [("phi3", "mistral"), ("phi3-own-heads", "llama"), ("phi3-longrope", "phi3")]
+)
+def test_a_phi_is_exported_as_the_plainest_that_computes_it(
+    name: str, family: str, recording: Callable[[str], Recording]
+) -> None:
+    """As Llama or Mistral where these do, and as Phi where heads are turned in part or each pair by its own factor."""
+    assert check_exportable(read(recording(name).folder)[0]).name == family
+
+
+def test_adapters_of_joined_weights_are_not_exported_alone(
+    recording: Callable[[str], Recording], tmp_path: Path
+) -> None:
+    """PEFT would look for one pair of matrices where two products have one each; nothing is written."""
+    config, _ = read(recording("phi3-longrope").folder)
+    with pytest.raises(DataError, match=r"self_attn\.qkv_proj.*export the model with them added"):
+        write_adapters(tmp_path / "adapters" / "adapter_model.safetensors", config, {}, {}, Lora(rank=2, alpha=4.0))
+    assert not (tmp_path / "adapters").exists()

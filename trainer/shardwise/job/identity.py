@@ -71,7 +71,8 @@ _TABLE: Mapping[str, tuple[str, str]] = {
         "preset remat attention",
     ),
     "spec.training.model.ropeScaling": (
-        "kind factor originalSeqLen lowFrequencyFactor highFrequencyFactor betaSlow betaFast attentionFactor truncate",
+        """kind factor originalSeqLen lowFrequencyFactor highFrequencyFactor betaSlow betaFast attentionFactor truncate
+        shortFactors longFactors""",
         "",
     ),
     "spec.training.model.experts": (

@@ -6,7 +6,7 @@ checkpoints in the run's own folder.
 """
 
 from collections.abc import Mapping
-from math import log
+from math import log, sqrt
 from typing import Any, TypeVar
 
 from shardwise.job.family_values import BIAS_RATE, EXPERTS
@@ -98,16 +98,21 @@ def _latent(latent: Latent, of_preset: Latent | None, model: Model) -> Latent:
 
 
 def _rope_scaling(scaling: RopeScaling, seq_len: int | None) -> RopeScaling:
-    if scaling.kind == "yarn":
-        scaling = _fill(scaling, {"attention_factor": yarn_attention_factor(scaling.factor)})
     if scaling.kind == "linear" or seq_len is None:
         return scaling
-    return _fill(scaling, {"original_seq_len": max(1, int(seq_len / scaling.factor))})
+    scaling = _fill(scaling, {"original_seq_len": max(1, int(seq_len / scaling.factor))})
+    return _fill(scaling, {"attention_factor": attention_factor(scaling)})
 
 
-def yarn_attention_factor(factor: float) -> float:
-    """Return what YaRN's authors multiply queries and keys by, for positions stretched by so much."""
-    return 0.1 * log(factor) + 1
+def attention_factor(scaling: RopeScaling) -> float | None:
+    """Return what the authors of YaRN or LongRoPE multiply queries and keys by; None for the other kinds."""
+    if scaling.kind == "yarn":
+        return 0.1 * log(scaling.factor) + 1
+    if scaling.kind != "longrope":
+        return None
+    assert scaling.original_seq_len is not None, "it is filled in before"
+    has_gain = scaling.factor > 1 and scaling.original_seq_len > 1
+    return sqrt(1 + log(scaling.factor) / log(scaling.original_seq_len)) if has_gain else 1.0
 
 
 def _optimizer(optimizer: Optimizer) -> Optimizer:

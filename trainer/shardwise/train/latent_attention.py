@@ -169,7 +169,11 @@ class LatentAttention(eqx.Module):
         """Turn features by position: [batch, heads, position, rotary_dim]."""
         config = self.config
         rope = Rope(
-            dim=config.rotary_dim, pairs=config.rotary_pairs, theta=config.rope_theta, scaling=config.rope_scaling
+            dim=config.rotary_dim,
+            pairs=config.rotary_pairs,
+            theta=config.rope_theta,
+            scaling=config.rope_scaling,
+            seq_len=config.seq_len,
         )
         return rotate(part, rope, start, ways=layout.context)
 

@@ -1,7 +1,8 @@
 """Rotary positions: pairs of each head's features are turned by an angle that grows with the position.
 
 Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding" (2021). The scalings stretch the angles over
-more positions: linear (Chen et al., "Extending Context Window", 2023), Llama 3.1's, and YaRN (Peng et al., 2023).
+more positions: linear (Chen et al., "Extending Context Window", 2023), Llama 3.1's, YaRN (Peng et al., 2023), and
+LongRoPE (Ding et al., 2024).
 """
 
 import math
@@ -32,6 +33,9 @@ class Rope:
     """The same in blocks with a sliding window, which no scaling stretches; None: they are as the others."""
     scaling: RopeScaling | None = None
     """Resolved: how the angles are stretched."""
+    seq_len: int = 0
+    """Positions of a sequence, for LongRoPE, which has other factors for long ones. It goes by the model's, never by
+    those of a text: the keys of a text do not change while it grows."""
 
 
 def rotate(
@@ -92,6 +96,10 @@ def _scaled(frequency: Array, rope: Rope) -> Array:
     """Return the frequencies of a stretched model."""
     scaling = rope.scaling
     assert scaling is not None
+    if scaling.kind == "longrope":
+        assert scaling.original_seq_len is not None, "the job is resolved"
+        is_long = rope.seq_len > scaling.original_seq_len
+        return frequency / jnp.asarray(scaling.long_factors if is_long else scaling.short_factors, frequency.dtype)
     slow = frequency / scaling.factor
     if scaling.kind == "linear":
         return slow

@@ -105,6 +105,7 @@ class Attention(eqx.Module):
                 theta=config.rope_theta,
                 local_theta=config.local_rope_theta,
                 scaling=config.rope_scaling,
+                seq_len=config.seq_len,
             )
             is_local, is_turned, ways = self._is_local(layer), self._is_turned(layer), layout.context
             q, k = (

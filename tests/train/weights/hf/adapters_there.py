@@ -18,9 +18,9 @@ def main() -> None:
     """Compare every model of FOLDER/published with its adapters and its merged one."""
     torch.set_grad_enabled(False)
     folder = Path(sys.argv[1])
-    models = sorted((folder / "published").iterdir())
+    models = sorted(out.parent for out in folder.glob("*/adapters"))
     assert models, folder
-    worst = max(_difference(published, folder / published.name) for published in models)
+    worst = max(_difference(folder / "published" / ours.name, ours) for ours in models)
     print(f"{len(models)} models with adapters differ by up to {worst:.2f} of what rounding may do")  # noqa: T201  the command's output
 
 

@@ -39,7 +39,7 @@ def as_published(published: Iterable[str], exported: dict[str, NDArray[Any]]) ->
     """Join what has these names, of an export that has it apart."""
     for name in published:
         for joined, parts in PHI3.joined.items():
-            if f".{joined}." in name:
+            if f".{joined}." in name and name not in exported:
                 exported[name] = np.concatenate([exported.pop(name.replace(joined, part)) for part in parts])
     return exported
 

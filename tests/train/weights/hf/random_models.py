@@ -124,7 +124,19 @@ def _phi3(draw: Random) -> Fields:
     fields = {**_sizes(draw, heads * head_size, heads), "num_key_value_heads": _shared(draw, heads)}
     positions = fields["max_position_embeddings"]
     window = draw.choice((None, 2, draw.randint(2, positions), positions + 3))
-    rope = {"rope_type": "default", "rope_theta": draw.choice((100.0, 1e4, 2.5e5))}
+    pairs = draw.randint(1, head_size // 2)
+    exact = int(head_size * (pairs * 2 / head_size)) == 2 * pairs  # their product is cut off
+    rope: Fields = {"rope_type": "default", "rope_theta": draw.choice((100.0, 1e4, 2.5e5))}
+    if exact:
+        rope["partial_rotary_factor"] = pairs * 2 / head_size
+    if draw.random() < 0.6:
+        # Below the prompt, or of all positions: between them transformers turns keys of one text by both.
+        original = draw.choice((PROMPT - 2, positions))
+        count = pairs if exact else head_size // 2
+        factors = {f"{kind}_factor": [draw.uniform(0.5, 9) for _ in range(count)] for kind in ("short", "long")}
+        rope |= {"rope_type": "longrope", "original_max_position_embeddings": original, **factors}
+        rope |= draw.choice(({}, {"factor": 4.0}, {"factor": 2.0, "attention_factor": 1.3}))
+        fields["original_max_position_embeddings"] = original
     return {**fields, **_tied(draw), "sliding_window": window, "rope_parameters": rope}
 
 

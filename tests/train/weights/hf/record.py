@@ -112,6 +112,28 @@ MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "mistral-no-window": ("mistral", {**LLAMA, "sliding_window": None, "head_dim": 16}),
     "phi3": ("phi3", {**LLAMA, "sliding_window": 7, "rope_theta": 2.5e5}),
     "phi3-own-heads": ("phi3", {**LLAMA, "num_key_value_heads": 6, "tie_word_embeddings": True}),
+    "phi3-longrope": (
+        "phi3",
+        {
+            **LLAMA,
+            "partial_rotary_factor": 0.75,
+            "original_max_position_embeddings": 4,
+            "rope_scaling": {"type": "longrope", "short_factor": [1.1, 1.2, 1.3], "long_factor": [1.5, 3.0, 7.5]},
+        },
+    ),
+    "phi3-longrope-short": (
+        "phi3",
+        {
+            **LLAMA,
+            "original_max_position_embeddings": POSITIONS,
+            "rope_scaling": {
+                "rope_type": "longrope",
+                "factor": 4.0,
+                "short_factor": [1.0, 1.2, 2.5, 4.0],
+                "long_factor": [1.5, 3.0, 7.5, 20.0],
+            },
+        },
+    ),
     "mixtral": ("mixtral", {**LLAMA, "num_local_experts": 5, "num_experts_per_tok": 2}),
     "mixtral-window": ("mixtral", {**LLAMA, "num_local_experts": 4, "num_experts_per_tok": 3, "sliding_window": 7}),
     "qwen2": ("qwen2", {**LLAMA, "rope_theta": 1e6}),

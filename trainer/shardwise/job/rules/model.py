@@ -184,7 +184,7 @@ def rope_scaling_has_its_fields(job: TrainingJob) -> Iterator[Problem]:
     if scaling.kind == "linear" and scaling.original_seq_len is not None:
         expected = "no originalSeqLen with kind: linear"
         yield wrong(f"{path}.originalSeqLen", scaling.original_seq_len, expected)
-    if scaling.kind != "yarn" and scaling.attention_factor is not None:
+    if scaling.kind not in ("yarn", "longrope") and scaling.attention_factor is not None:
         expected = f"no attentionFactor with kind: {scaling.kind}"
         yield wrong(f"{path}.attentionFactor", scaling.attention_factor, expected)
     if scaling.kind != "yarn" and not scaling.truncate:
@@ -195,6 +195,19 @@ def rope_scaling_has_its_fields(job: TrainingJob) -> Iterator[Problem]:
     if scaling.beta_fast <= scaling.beta_slow:
         expected = f"more than {scaling.beta_slow}, betaSlow"
         yield wrong(f"{path}.betaFast", scaling.beta_fast, expected)
+
+
+def each_pair_has_its_factors(job: TrainingJob) -> Iterator[Problem]:
+    """Require a factor for each pair that positions turn, for short and for long sequences, with longrope alone."""
+    model = job.spec.training.model
+    scaling = model.rope_scaling
+    if scaling is None or model.rotary_dim is None:
+        return
+    num_pairs = model.rotary_dim // 2 if scaling.kind == "longrope" else 0
+    expected = f"{num_pairs} numbers, half of rotaryDim" if num_pairs else f"none with kind: {scaling.kind}"
+    for name, factors in (("shortFactors", scaling.short_factors), ("longFactors", scaling.long_factors)):
+        if len(factors) != num_pairs:
+            yield wrong(f"{_PATH}.ropeScaling.{name}", len(factors), expected)
 
 
 def kernel_runs_here(job: TrainingJob) -> Iterator[Problem]:
@@ -229,6 +242,7 @@ RULES = (
     router_can_choose,
     dense_blocks_have_a_width,
     rope_scaling_has_its_fields,
+    each_pair_has_its_factors,
     kernel_runs_here,
     kernel_takes_the_shapes,
 )

@@ -8,11 +8,12 @@ from shardwise.job.spec.base import FilledFrom, Unit
 from shardwise.job.spec.experts import Experts
 from shardwise.job.spec.job import Hardware, JobSpec, TrainingJob
 from shardwise.job.spec.latent import Latent
-from shardwise.job.spec.model import Model, RopeScaling
+from shardwise.job.spec.model import Model
 from shardwise.job.spec.optimizer import Average, Optimizer, ParameterGroup, Schedule
 from shardwise.job.spec.pod import Pod
 from shardwise.job.spec.program import Program
 from shardwise.job.spec.recovery import Recovery, Restarts
+from shardwise.job.spec.rope_scaling import RopeScaling
 from shardwise.job.spec.training import BadSteps, Checkpoint, Keep, Mesh, Profile, Training
 
 __all__ = [

@@ -12,6 +12,7 @@ from pydantic import Field
 from shardwise.job.spec.base import FilledFrom, Unit
 from shardwise.job.spec.experts import Experts
 from shardwise.job.spec.latent import LatentIfAny
+from shardwise.job.spec.rope_scaling import RopeScaling
 from shardwise.protocol.strict_model import StrictModel
 
 PresetName = Literal[
@@ -66,36 +67,6 @@ class Dropout(StrictModel):
     attention: Annotated[_Rate, Unit("probability")] = Field(
         0.0, description="Dropout on attention weights; must be 0: the kernels have none."
     )
-
-
-class RopeScaling(StrictModel):
-    """How rotary positions are stretched over more positions than they were first trained on."""
-
-    kind: Literal["linear", "llama3", "yarn"] = Field(
-        description="linear: all frequencies; llama3: the low ones, smoothly; yarn: by frequency, and sharper."
-    )
-    factor: Annotated[float, Unit("times")] = Field(
-        ge=1, le=1e6, description="By how much the positions are stretched."
-    )
-    original_seq_len: Annotated[int | None, Unit("tokens"), FilledFrom("seqLen / factor")] = Field(
-        None, ge=1, le=1048576, description="Positions of the first training; for llama3 and yarn."
-    )
-    low_frequency_factor: Annotated[float, Unit("turns")] = Field(
-        1.0, gt=0, le=1e6, description="llama3: turns in originalSeqLen below which all is stretched."
-    )
-    high_frequency_factor: Annotated[float, Unit("turns")] = Field(
-        4.0, gt=0, le=1e6, description="llama3: turns in originalSeqLen above which nothing is."
-    )
-    beta_slow: Annotated[float, Unit("turns")] = Field(
-        1.0, gt=0, le=1e6, description="yarn: turns in originalSeqLen below which all is stretched."
-    )
-    beta_fast: Annotated[float, Unit("turns")] = Field(
-        32.0, gt=0, le=1e6, description="yarn: turns in originalSeqLen above which nothing is."
-    )
-    attention_factor: Annotated[float | None, Unit("times"), FilledFrom("0.1 ln(factor) + 1")] = Field(
-        None, gt=0, le=1e6, description="yarn: what queries and keys are multiplied by."
-    )
-    truncate: bool = Field(True, description="yarn: whether what it stretches begins and ends at whole pairs.")
 
 
 class Model(StrictModel):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.job.spec.training import Lora
+from shardwise.protocol.errors import DataError
 from shardwise.train.axes import SPLIT_BY_FSDP
 from shardwise.train.config import GptConfig
 from shardwise.train.lora import RANK, factors_of
@@ -35,10 +36,15 @@ def write_adapters(path: Path, config: GptConfig, adapters: Mapping[str, Array],
         lora: what the adapters are.
 
     Raises:
-        DataError: a model of no published family.
+        DataError: a model of no published family, or of one whose files join what has adapters of its own here.
 
     """
     family = check_exportable(config)
+    if family.joined:
+        raise DataError(
+            f"{family.title}: its files hold several projections as one ({', '.join(family.joined)}), which have "
+            "adapters of their own each; export the model with them added"
+        )
     matrices = dict(_matrices(family, config, adapters, names))
     with replacing(path) as file:
         dtype = next(iter(matrices.values())).dtype

@@ -36,10 +36,6 @@ FAMILIES: tuple[Family, ...] = (
 )
 
 
-WRITTEN = tuple(family for family in FAMILIES if not family.joined)
-"""Those that are exported too."""
-
-
 def family_of(config: GptConfig) -> Family | None:
-    """Return the first family whose choices the model makes, and which is exported."""
-    return next((family for family in WRITTEN if not differences(family, config)), None)
+    """Return the first family whose choices the model makes."""
+    return next((family for family in FAMILIES if not differences(family, config)), None)

@@ -80,6 +80,8 @@ class Family:
     """The base, and how much of a head is turned, where config.json does not say."""
     local_rope_theta: float = BASE
     """The base in blocks with a window, likewise; for those families whose `rope` has a key of it."""
+    stretches: tuple[str, ...] = ("linear", "llama3", "yarn")
+    """The kinds of scaling that its models may have."""
     usual_scaling: Mapping[str, Any] = declared(default_factory=dict)
     """How positions are stretched where config.json does not say."""
     nests_rope: bool = False
@@ -97,10 +99,7 @@ class Family:
     window_pattern: int = 0
     """Every so many-th block sees all, where config.json does not say."""
     joined: Mapping[str, tuple[str, ...]] = declared(default_factory=dict)
-    """Tensors of a block whose rows are those of several in `rows`, one after the other, by the names in the files.
-
-    Such a family is read and never written: another one has these as tensors of their own.
-    """
+    """Tensors of a block whose rows are those of several in `rows`, one after the other, by the names in the files."""
     further_layers: str = ""
     """The key of how many layers follow the last one to predict further tokens, which are not read."""
     stacked: Mapping[str, tuple[str, ...]] = declared(default_factory=dict)
@@ -129,6 +128,8 @@ def differences(family: Family, config: GptConfig) -> dict[str, Any]:
         wrong["kv_rank"] = "a number" if family.has_latent else 0
     if family.has_latent and not _sharpens_by_stretching(config):
         wrong["query_pre_attn_scalar"] = f"the head size {config.head_size} or, with yarn, less"
+    if config.rope_scaling is not None and config.rope_scaling.kind not in family.stretches:
+        wrong["rope_scaling"] = f"none, or {' or '.join(family.stretches)}"
     if "local" in family.rope and _stretches_windows(config):
         wrong["local_rope_theta"] = "a number: there ropeScaling counts in no block with a slidingWindow"
     return wrong

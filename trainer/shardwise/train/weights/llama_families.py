@@ -4,13 +4,14 @@ Sources: the published files, and the config.json of Hugging Face's transformers
 (2023), Abdin et al. (2024), Qwen Team (2024, 2025), IBM (2024) and Hugging Face (2025) for what they compute.
 """
 
-from shardwise.train.weights.family import Family, Key
+from shardwise.train.weights.family import Family, Key, Same
 from shardwise.train.weights.llama_parts import (
     ATTENTION_BIAS,
     COMMON,
     HEAD_DIM,
     KEYS,
     NO_PADDING,
+    ROPE,
     SILU,
     TIED,
     keys,
@@ -72,11 +73,11 @@ MISTRAL = Family(
 
 
 PHI3 = Family(
-    **{**COMMON, "mark": "layers.0.self_attn.qkv_proj.weight"},
+    **{**COMMON, "mark": "layers.0.self_attn.qkv_proj.weight", "rope": {**ROPE, "share": "partial_rotary_factor"}},
     name="phi3",
     title="Phi 3",
     architecture="Phi3ForCausalLM",
-    choices=choices("sliding_window", attention_bias=False),
+    choices=choices("sliding_window", "rotary_dim", attention_bias=False, embed_size=Same("joined_heads")),
     keys=(
         *keys(width=("mlp.down_proj", 1), epsilon=1e-5),
         SILU,
@@ -85,6 +86,7 @@ PHI3 = Family(
     fixed={"attention_bias": (False,)},
     windows="every",
     usual_window=None,
+    stretches=("longrope",),
     joined={
         "self_attn.qkv_proj": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
         "mlp.gate_up_proj": ("mlp.gate_proj", "mlp.up_proj"),

@@ -6,6 +6,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from shardwise.job.spec import RopeScaling
 from shardwise.protocol.errors import DataError
 from shardwise.protocol.text import any_of
 from shardwise.train.config import GptConfig
@@ -39,6 +40,7 @@ def recognise(shapes: Mapping[str, Shape], published: Mapping[str, Any] | None, 
     if fields["position"] == "rotary":
         fields.setdefault("rotary_dim", int(head_size * fields.pop("rotary_share", 1.0)))
         _check_rotary_dim(family, fields["rotary_dim"], head_size)
+        _check_factors(family, fields.get("rope_scaling"), fields["rotary_dim"] // 2)
     return GptConfig(**fields)
 
 
@@ -82,6 +84,15 @@ def _heads(
 def _check_shared(family: Family, heads: int, kv_heads: int | None) -> None:
     if kv_heads is not None and heads % kv_heads:
         raise refused(family, _SHARED_HEADS, kv_heads, f"a divisor of its {heads} heads")
+
+
+def _check_factors(family: Family, scaling: RopeScaling | None, num_pairs: int) -> None:
+    """Require LongRoPE's factors to be one for each pair that positions turn."""
+    if scaling is None or scaling.kind != "longrope":
+        return
+    for name, factors in (("short_factor", scaling.short_factors), ("long_factor", scaling.long_factors)):
+        if len(factors) != num_pairs:
+            raise refused(family, f"rope_scaling.{name}", f"{len(factors)} numbers", f"{num_pairs} numbers")
 
 
 def _check_rotary_dim(family: Family, rotary_dim: int, head_size: int) -> None:

@@ -11,7 +11,7 @@ read, and of models whose kinds of blocks have no other keys the newer one too.
 from collections.abc import Mapping
 from typing import Any
 
-from shardwise.job.resolve import yarn_attention_factor
+from shardwise.job.resolve import attention_factor
 from shardwise.job.spec import RopeScaling
 from shardwise.train.config import GptConfig
 from shardwise.train.weights.family import Family
@@ -33,13 +33,22 @@ _FIELDS: Mapping[str, Mapping[str, str]] = {
         "beta_slow": "beta_slow",
         "attention_factor": "attention_factor",
     },
+    "longrope": {
+        "factor": "factor",
+        "original_max_position_embeddings": "original_seq_len",
+        "attention_factor": "attention_factor",
+        "short_factor": "short_factors",
+        "long_factor": "long_factors",
+    },
 }
+_SHARE, _ORIGINAL = "partial_rotary_factor", "original_max_position_embeddings"
 _NEEDED: Mapping[str, tuple[str, ...]] = {
     "linear": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
     "yarn": ("factor",),
+    "longrope": ("short_factor", "long_factor", _ORIGINAL),
 }
-_SHARE, _ORIGINAL = "partial_rotary_factor", "original_max_position_embeddings"
+_LISTS = ("short_factor", "long_factor")
 _TRUNCATE = "truncate"
 _UNSCALED = {"rope_type": "default"}
 _BESIDE = ("rope_type", "type", "rope_theta", _SHARE, _TRUNCATE)
@@ -84,8 +93,10 @@ def rope_keys(family: Family, config: GptConfig) -> dict[str, Any]:
     scaling = config.rope_scaling
     written: dict[str, Any] = {
         family.rope["theta"]: config.rope_theta,
-        family.rope["scaling"]: _written(scaling) if scaling else dict(_UNSCALED) if family.usual_scaling else None,
+        family.rope["scaling"]: _written(scaling, config.seq_len) if scaling else _unscaled(family),
     }
+    if scaling and scaling.kind == "longrope":
+        written[_ORIGINAL] = scaling.original_seq_len
     local = config.local_rope_theta or config.rope_theta
     if family.nests_rope:
         full = {"rope_type": "default", **(written[family.rope["scaling"]] or {}), "rope_theta": config.rope_theta}
@@ -119,7 +130,7 @@ def _check_nested(family: Family, newer: Mapping[str, Any], theta: float, *, has
 
 def _scaling(family: Family, given: Mapping[str, Any], seq_len: int) -> RopeScaling | None:
     kind = given.get("rope_type", given.get("type", "default"))
-    if one_of(family, "rope_scaling.rope_type", kind, ("default", *_FIELDS)) == "default":
+    if one_of(family, "rope_scaling.rope_type", kind, ("default", *family.stretches)) == "default":
         return None
     known = _FIELDS[kind]
     if unknown := sorted(given.keys() - known.keys() - {*_BESIDE, _ORIGINAL}):
@@ -133,22 +144,42 @@ def _scaling(family: Family, given: Mapping[str, Any], seq_len: int) -> RopeScal
     fields: dict[str, Any] = {
         known[theirs]: real(family, f"rope_scaling.{theirs}", value, least=1.0 if theirs == "factor" else 0.0, most=1e6)
         for theirs, value in stated.items()
-        if theirs != _ORIGINAL
+        if theirs not in (_ORIGINAL, *_LISTS)
     }
     if _ORIGINAL in known:
         fields[known[_ORIGINAL]] = whole(family, stated, _ORIGINAL, seq_len)
     if kind == "yarn":
         fields["truncate"] = bool(truncate)  # null is false for transformers
-    return _resolved(kind, fields)
-
-
-def _resolved(kind: Any, fields: Mapping[str, Any]) -> RopeScaling:
+    if kind == "longrope":
+        fields |= {known[name]: _numbers(family, f"rope_scaling.{name}", given[name]) for name in _LISTS}
+        fields.setdefault("factor", max(1.0, seq_len / fields["original_seq_len"]))
     scaling = RopeScaling(kind=kind, **fields)
-    if kind == "yarn" and scaling.attention_factor is None:
-        return scaling.model_copy(update={"attention_factor": yarn_attention_factor(scaling.factor)})
-    return scaling
+    return scaling if scaling.attention_factor else _with_gain(scaling)
 
 
-def _written(scaling: RopeScaling) -> dict[str, Any]:
-    values = {theirs: getattr(scaling, ours) for theirs, ours in _FIELDS[scaling.kind].items()}
+def _numbers(family: Family, name: str, values: Any) -> tuple[float, ...]:
+    if not isinstance(values, list):
+        raise refused(family, name, repr(values), "a list of numbers")
+    return tuple(real(family, name, value, most=1e6) for value in values)
+
+
+def _with_gain(scaling: RopeScaling) -> RopeScaling:
+    return scaling.model_copy(update={"attention_factor": attention_factor(scaling)})
+
+
+def _unscaled(family: Family) -> dict[str, Any] | None:
+    return dict(_UNSCALED) if family.usual_scaling else None
+
+
+def _written(scaling: RopeScaling, seq_len: int) -> dict[str, Any]:
+    found = {theirs: getattr(scaling, ours) for theirs, ours in _FIELDS[scaling.kind].items()}
+    values = {theirs: list(value) if theirs in _LISTS else value for theirs, value in found.items()}
+    if _is_of_three_keys(scaling, seq_len):
+        return {"type": scaling.kind, **{theirs: values[theirs] for theirs in _LISTS}}
     return {"rope_type": scaling.kind, **values, **({} if scaling.truncate else {_TRUNCATE: False})}
+
+
+def _is_of_three_keys(scaling: RopeScaling, seq_len: int) -> bool:
+    """Return whether the rest of LongRoPE follows from the positions; transformers 4 allows these keys alone."""
+    follows = scaling.kind == "longrope" and scaling.factor * (scaling.original_seq_len or 0) == seq_len
+    return follows and scaling == _with_gain(scaling)

@@ -118,6 +118,14 @@ class Writer:
         self._file.seek(self._starts[name])
         self._file.write(np.ascontiguousarray(array).view(np.uint8).data)
 
+    def put_rows(self, name: str, first: int, array: Array) -> None:
+        """Write some rows of a tensor, the first of which has this number."""
+        assert array.shape[1:] == self._shapes[name][1:], (name, array.shape, self._shapes[name])
+        assert array.dtype == self._dtypes[name], (name, array.dtype, self._dtypes[name])
+        row_bytes = math.prod(array.shape[1:]) * array.itemsize
+        self._file.seek(self._starts[name] + first * row_bytes)
+        self._file.write(np.ascontiguousarray(array).view(np.uint8).data)
+
     def put_columns(self, name: str, row: int, array: Array, *, part: int, parts: int) -> None:
         """Write what a tensor has at one place of its first axis: of the last axis every so many-th column."""
         shape = self._shapes[name][1:]

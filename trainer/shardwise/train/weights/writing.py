@@ -15,9 +15,10 @@ from shardwise.protocol.errors import DataError
 from shardwise.train.balance import PICK_BIAS
 from shardwise.train.config import GptConfig
 from shardwise.train.weights.config_file import NO_TOKENS, published_config
-from shardwise.train.weights.families import WRITTEN, family_of
+from shardwise.train.weights.families import FAMILIES, family_of
 from shardwise.train.weights.family import Family, differences
 from shardwise.train.weights.fit import MODEL_KEYS, free_keys
+from shardwise.train.weights.joined import Joined, joined_of
 from shardwise.train.weights.reading import CONFIG_FILE
 from shardwise.train.weights.safetensors_file import DTYPES, Writer, replacing
 from shardwise.train.weights.stacked import place_of, published_shapes
@@ -57,13 +58,15 @@ def write(
     published = published_config(family, config, str(dtype), known)
     _refuse_other_model(path.parent / CONFIG_FILE, published, free=_free_keys(family, config) | known.keys())
     with replacing(path) as file:
-        names = published_shapes(family, waiting).items()
-        shapes = {published_name(family, name): shape for name, shape in names}
+        joined = {part.name: one for one in joined_of(family, waiting.values()) for part in one.parts}
+        apart = {name: tensor for name, tensor in waiting.items() if name not in joined}
+        named = {**published_shapes(family, apart), **{one.name: one.shape for one in joined.values()}}
+        shapes = {published_name(family, name): shape for name, shape in named.items()}
         biases = [published_name(family, tensor.name) for tensor in waiting.values() if tensor.path == PICK_BIAS]
         writer = Writer(file, shapes, dtype, in_float32=biases)
         for parameter, array in chain(first, iterator):
             for tensor in _of(parameter, waiting):
-                _put(writer, family, tensor, tensor.published(array))
+                _put(writer, family, tensor, tensor.published(array), joined.get(tensor.name))
                 del waiting[tensor.name]
         assert not waiting, sorted(waiting)
     with replacing(path.parent / CONFIG_FILE) as file:  # last, so that it never stands without its weights
@@ -79,7 +82,7 @@ def check_exportable(config: GptConfig) -> Family:
         f"not {family.title}: "
         + ", ".join(f"{MODEL_KEYS[field]} is {getattr(config, field)}, not {value}" for field, value in wrong.items())
         for family, wrong in sorted(
-            ((family, differences(family, config)) for family in WRITTEN), key=lambda pair: len(pair[1])
+            ((family, differences(family, config)) for family in FAMILIES), key=lambda pair: len(pair[1])
         )[:_MOST_NAMED]
     ]
     raise DataError("\n  ".join(["no published format holds this model; its checkpoints do:", *reasons]))
@@ -90,9 +93,11 @@ def published_name(family: Family, name: str) -> str:
     return name if name.split(".", maxsplit=1)[0] == family.head.split(".")[0] else family.prefix + name
 
 
-def _put(writer: Writer, family: Family, tensor: Tensor, array: Array) -> None:
+def _put(writer: Writer, family: Family, tensor: Tensor, array: Array, joined: Joined | None) -> None:
     place = place_of(family, tensor.name)
-    if place is None:
+    if joined is not None:
+        writer.put_rows(published_name(family, joined.name), joined.first_row(tensor.name), array)
+    elif place is None:
         writer.put(published_name(family, tensor.name), array)
     else:
         name = published_name(family, place.name)
