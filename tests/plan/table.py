@@ -103,6 +103,7 @@ ROWS = (
     Row("tpu-v5p", "2x2x2", 1, ("mesh.context=4", "model.seqLen=1024", DOCUMENTS)),
     Row("tpu-v5p", "2x2x2", 1, (*WIDTHS, "mesh.tensor=2")),
     Row("tpu-v5p", "2x2x2", 1, (UNEVEN, APART)),
+    Row("tpu-v5p", "2x2x2", 1, (EXPERTS, *SHARED, "mesh.tensor=2")),
     Row("tpu-v5p", "2x2x1", 2, ("mesh.context=2", "model.seqLen=512", "model.position=rotary")),
     Row("tpu-v5p", "2x2x2", 1, ("mesh.pipeline=2", "batch.microbatches=4")),
     Row("tpu-v5p", "2x2x2", 1, ("mesh.context=4", RING, "model.seqLen=1024", DOCUMENTS)),

@@ -10,6 +10,7 @@ from tests.plan.table import APART, EXPERTS, RING, ROWS, SHARED, UNEVEN, WEIGHTS
 from shardwise.job.accelerators import BUILT_IN
 from shardwise.job.resolve import resolve
 from shardwise.job.spec import Training
+from shardwise.plan.arithmetic import stream_moves
 from shardwise.protocol.errors import JobError
 from shardwise.train.pipeline import Schedule
 
@@ -111,6 +112,20 @@ def test_experts_move_as_promised() -> None:
     assert [move for move in gathers if move["asynchronous"] < move["count"]] == []
     assert max(move["largest_bytes"] for move in moves if move["kind"] == "reduce-scatter") >= one
     assert [move for move in moves if move["kind"] == "all-reduce"] == []
+
+
+def test_a_shared_expert_adds_no_move_over_tensor() -> None:
+    """Its sum and its gradient go with those of the experts: the stream moves as often as without it, but for gates."""
+    (row,) = (row for row in TPUS if {EXPERTS, *SHARED, "mesh.tensor=2"} <= {*row.words})
+    said, training = answer(row)["step"], resolve(row.request.job).spec.training
+    model, mesh = training.model, said["mesh"]
+    assert model.layers and model.embed and model.seq_len and model.remat  # noqa: PT018  all are given
+    rows = training.batch.sequences // math.prod(mesh[axis] for axis in DATA)
+    least = stream_moves(model.layers, model.block, model.remat) * 2 * rows * model.seq_len * model.embed / 2
+    moved = sum(
+        move["wire_bytes"] for move in said["collectives"] if move["axes"] == ["tensor"] and move["dtype"] == "bf16"
+    )
+    assert least <= moved < 1.001 * least
 
 
 def test_tokens_move_to_their_experts_as_promised() -> None:

@@ -12,48 +12,39 @@ from jax.sharding import PartitionSpec
 
 from shardwise.train.collectives import sum_over_data
 from shardwise.train.fsdp import Placement
-from shardwise.train.picks import Rows
-from shardwise.train.products import contract
+from shardwise.train.picks import AllRows, Rows
 
 Array = jax.Array
 
 
 class Biases(NamedTuple):
-    """Float32 [experts, mlp] each, of the experts of one device and its part of `mlp`."""
+    """Float32 [experts, mlp] each, of the experts of one device and its part of `mlp`; of a shared one [mlp]."""
 
     gate: Array
     up: Array
 
     @staticmethod
     def partition(of_weights: PartitionSpec) -> "Biases":
-        """Return their partitions, from that of gathered weights [embed, experts, mlp]."""
+        """Return their partitions, from that of gathered weights, [embed, ...]."""
         spec = PartitionSpec(*of_weights[1:])
         return Biases(spec, spec)  # type: ignore[arg-type]  # partitions in the place of arrays
 
-    def added(self, rows: Rows, gate: Array, up: Array) -> tuple[Array, Array]:
+    def added(self, rows: Rows | AllRows, gate: Array, up: Array) -> tuple[Array, Array]:
         """Add them to [rows, mlp], in float32."""
-        experts = self._experts(rows)
-        gate, up = ((x + bias[experts]).astype(x.dtype) for x, bias in ((gate, self.gate), (up, self.up)))
+        of_rows = zip((gate, up), rows.spread(self.gate, self.up), strict=True)
+        gate, up = ((x + bias).astype(x.dtype) for x, bias in of_rows)
         return gate, up
 
-    def gradients(self, rows: Rows, pairs: tuple[tuple[Array, Array], ...]) -> "Biases":
+    def gradients(self, rows: Rows | AllRows, pairs: tuple[tuple[Array, Array], ...]) -> "Biases":
         """Return their gradients, float32: of each expert the sum over its rows of those of gate and of up.
 
         `pairs` are what the gradients of the three weights are products of; the second are [rows, mlp].
         """
-        # As a product: a TPU adds rows up one after the other.
-        of_expert = jax.nn.one_hot(self._experts(rows), len(self.gate), dtype=pairs[0][1].dtype)
-        sums = (contract(of_expert, of, (0,), (0,), dtype=jnp.float32) for _, of in pairs[:2])
-        return Biases(*sums)
+        return Biases(*rows.of_biases(*(of for _, of in pairs[:2])))
 
     def summed(self, place: Placement) -> "Biases":
         """Sum gradients over the devices with other tokens."""
         return Biases(*(sum_over_data(one, one.dtype, over=place.over) for one in self))
-
-    def _experts(self, rows: Rows) -> Array:
-        """Return the expert of each row; the rows of none, which are zero on their way back, count for the last."""
-        numbers = jnp.arange(len(rows.sizes), dtype=jnp.int32)
-        return jnp.repeat(numbers, rows.sizes, total_repeat_length=len(rows.order))
 
 
 def biases_of_picks(bias: Array, shares: Array, picks: Array, dtype: jnp.dtype) -> Array:

@@ -23,7 +23,9 @@ from haliax import NamedArray
 from shardwise.train import experts_apart, experts_gathered
 from shardwise.train.config import GptConfig
 from shardwise.train.expert_biases import Biases, biases_of_picks
-from shardwise.train.experts_gathered import How, Weights
+from shardwise.train.expert_products import Weights
+from shardwise.train.experts_gathered import How
+from shardwise.train.experts_shared import HowShared, Shared
 from shardwise.train.layout import Layout
 from shardwise.train.linear import Linear
 from shardwise.train.mlp import Mlp
@@ -89,23 +91,25 @@ class Experts(eqx.Module):
             by_position=layout.splits_positions(x.resolve_axis("position").size),
             has_biases=self.gate.bias is not None,
         )
-        biases = None
-        if self.gate.bias is not None and self.up.bias is not None:
-            biases = Biases(self.gate.bias.array, self.up.bias.array)
-        weights = Weights(self.gate.weight.array, self.up.weight.array, self.down.weight.array, biases)
+        gate, shared = self._gate(x, layout), None
+        if self.shared is not None:
+            of_shared = layout.placement([axis.name for axis in self.shared.up.weight.axes], layout.dtype)
+            how = how._replace(shared=HowShared(how.activation, of_shared, how.picks, how.rows))
+            shared = Shared(_weights(self.shared), None if gate is None else gate.array[..., None])
         mixed = experts_apart.mixed if layout.splits_experts else experts_gathered.mixed
-        out = layout.leave(hax.named(mixed(how, x.array, shares, picks, weights), x.axes))
+        out = layout.leave(hax.named(mixed(how, x.array, shares, picks, _weights(self), shared), x.axes))
         if self.down.bias is not None:
             out = out + layout.stay(hax.named(biases_of_picks(self.down.bias.array, shares, picks, x.dtype), x.axes))
-        return out if self.shared is None else out + self._beside(self.shared, x, layout)
+        if self.shared is not None and (bias := self.shared.down.bias) is not None:
+            out = (out + (bias if gate is None else gate * bias)).astype(out.dtype)
+        return out
 
-    def _beside(self, shared: Mlp, x: NamedArray, layout: Layout) -> NamedArray:
-        """Return what every token gets beside its experts."""
-        out = shared(x, layout)
+    def _gate(self, x: NamedArray, layout: Layout) -> NamedArray | None:
+        """Return how much each token takes of the MLP beside its experts, float32 {batch, position}; None: all."""
         if self.shared_gate is None:
-            return out
+            return None
         gate = self.shared_gate(x, layout, layout.put)["gates", 0].astype(jnp.float32)
-        return (out * hnn.sigmoid(gate)).astype(out.dtype)
+        return hnn.sigmoid(gate.rearrange(("batch", "position")))
 
     def _routed(self, x: NamedArray, layout: Layout) -> tuple[Array, Array]:
         """Return the share of each token's experts in what it gets, float32, and which they are: [batch, position, k].
@@ -115,6 +119,13 @@ class Experts(eqx.Module):
         exact = replace(layout, dtype=jnp.dtype(jnp.float32))
         logits = self.router(x.astype(jnp.float32), exact, layout.put)
         return routed(self.config, logits, self.pick_bias, self.loads)
+
+
+def _weights(of: Mlp | Experts) -> Weights:
+    assert of.gate is not None, "the job's rules check it"
+    gate, up = of.gate.bias, of.up.bias
+    biases = None if gate is None or up is None else Biases(gate.array, up.array)
+    return Weights(of.gate.weight.array, of.up.weight.array, of.down.weight.array, biases)
 
 
 def counting(model: T, loads: Array) -> T:

@@ -19,7 +19,9 @@ from jax import lax
 
 from shardwise.train.collectives import gather_over, scatter_over, sum_over
 from shardwise.train.expert_biases import Biases
-from shardwise.train.experts_gathered import How, Weights, activated, computed, gate_and_up, gradients, stored
+from shardwise.train.expert_products import Weights, activated, computed, gate_and_up, gradients, whole_of
+from shardwise.train.experts_gathered import How, stored
+from shardwise.train.experts_shared import Shared, added, back, gathered, partition, partition_of_kept
 from shardwise.train.mesh import EXPERT, on_each_device
 from shardwise.train.picks import Rows
 
@@ -32,30 +34,35 @@ _Sums = tuple[Array, Array, list[Array], Biases | None]
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def mixed(how: How, x: Array, shares: Array, picks: Array, weights: Weights) -> Array:
-    """Return what the experts add for each token: [batch, position, embed], laid out as the residual stream."""
-    out: Array = _forward(how, x, shares, picks, weights)[0]
+def mixed(how: How, x: Array, shares: Array, picks: Array, weights: Weights, shared: Shared | None) -> Array:
+    """Return what experts and shared MLP add for each token: [batch, position, embed], laid out as the stream."""
+    out: Array = _forward(how, x, shares, picks, weights, shared)[0]
     return out
 
 
-def _forward(how: How, x: Array, shares: Array, picks: Array, weights: Weights):  # type: ignore[no-untyped-def]  # noqa: ANN202
-    whole = how.whole(weights)
+def _forward(how: How, x: Array, shares: Array, picks: Array, weights: Weights, shared: Shared | None):  # type: ignore[no-untyped-def]  # noqa: ANN202
+    whole, shared = whole_of(how.place, weights), gathered(how.shared, shared)
 
-    def local(x: Array, shares: Array, picks: Array, weights: Weights) -> Array:
-        x, shares, picks = _of_all(x, shares, picks)
+    def local(own: Array, shares: Array, picks: Array, weights: Weights, shared: Shared | None):  # type: ignore[no-untyped-def]  # noqa: ANN202
+        x, shares, picks = _of_all(own, shares, picks)
 
         def add(rows: Rows, out: Array) -> Array:
             return rows.added_to(out, computed(how.activation, rows, x, shares, weights)[0])
 
         out = _by_windows(_rows(picks, weights), add, jnp.zeros(x.shape, jnp.float32))
-        return how.over_tensor(_own(out, how.place.wire)).astype(x.dtype)
+        sums, kept = added(how.shared, _own(out, how.place.wire), own, shared)
+        return how.over_tensor(sums).astype(x.dtype), kept
 
-    return on_each_device(local, how.ins, how.stream)(x, shares, picks, whole), (x, shares, picks, whole)
+    ins, outs = (*how.ins, partition(how.shared, shared)), (how.stream, partition_of_kept(how.shared))
+    out, kept = on_each_device(local, ins, outs)(x, shares, picks, whole, shared)
+    return out, (x, shares, picks, whole, shared, kept)
 
 
-def _backward(how: How, kept, grad: Array) -> tuple[Array, Array, None, Weights]:  # type: ignore[no-untyped-def]  # noqa: ANN001
-    def local(x: Array, shares: Array, picks: Array, weights: Weights, grad: Array):  # type: ignore[no-untyped-def]  # noqa: ANN202
-        x, shares, picks, grad = _of_all(x, shares, picks, grad)
+def _backward(how: How, kept, grad: Array) -> tuple[Array, Array, None, Weights, Shared | None]:  # type: ignore[no-untyped-def]  # noqa: ANN001
+    shared = kept[4]
+
+    def local(own, shares, picks, weights, shared, of_shared, own_grad):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+        x, shares, picks, grad = _of_all(own, shares, picks, own_grad)
 
         biases = weights.biases
 
@@ -76,12 +83,14 @@ def _backward(how: How, kept, grad: Array) -> tuple[Array, Array, None, Weights]
         )
         of_x, of_shares, of_weights, of_biases = _by_windows(_rows(picks, weights), add, nothing)
         of_shares = sum_over("tensor", _own(of_shares, of_shares.dtype), of_shares.dtype)
-        of_x = how.over_tensor(_own(of_x, how.place.wire)).astype(x.dtype)
-        return of_x, of_shares, stored(how.place, of_weights, of_biases)
+        sums, of_shared = back(how.shared, _own(of_x, how.place.wire), own, shared, of_shared, own_grad)
+        of_x = how.over_tensor(sums).astype(x.dtype)
+        return of_x, of_shares, stored(how.place, of_weights, of_biases), of_shared
 
-    outs = (how.stream, how.picks, how.alike(how.place.stored))
-    of_x, of_shares, of_weights = on_each_device(local, (*how.ins, how.inside), outs)(*kept, grad)
-    return of_x, of_shares, None, of_weights
+    ins = (*how.ins, partition(how.shared, shared), partition_of_kept(how.shared), how.inside)
+    outs = (how.stream, how.picks, how.alike(how.place.stored), partition(how.shared, shared, stored=True))
+    of_x, of_shares, of_weights, of_shared = on_each_device(local, ins, outs)(*kept, grad)
+    return of_x, of_shares, None, of_weights, of_shared
 
 
 mixed.defvjp(_forward, _backward)

@@ -1,5 +1,6 @@
 """The experts that tokens picked, as rows: one for each pick, and those of one expert after each other."""
 
+from collections.abc import Iterator
 from typing import NamedTuple, Self
 
 import jax
@@ -7,6 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from shardwise.train import grouped
+from shardwise.train.products import contract
 
 Array = jax.Array
 
@@ -83,6 +85,22 @@ class Rows(NamedTuple):
         """Return [experts, embed, mlp]: of each expert the sum over its rows of [rows, embed] x [rows, mlp]."""
         return grouped.of_weight(of_embed, of_mlp, self.sizes, dtype)
 
+    def spread(self, *biases: Array) -> Iterator[Array]:
+        """Return [rows, mlp] of each [experts, mlp]: to a row its expert's."""
+        experts = self._experts()
+        return (bias[experts] for bias in biases)
+
+    def of_biases(self, *rows: Array) -> list[Array]:
+        """Return [experts, mlp] of each [rows, mlp], float32: the sum of an expert's rows."""
+        # As a product: a TPU adds rows up one after the other.
+        of_expert = jax.nn.one_hot(self._experts(), len(self.sizes), dtype=rows[0].dtype)
+        return [contract(of_expert, each, (0,), (0,), dtype=jnp.float32) for each in rows]
+
+    def _experts(self) -> Array:
+        """Return the expert of each row; the rows of none, which are zero on their way back, count for the last."""
+        numbers = jnp.arange(len(self.sizes), dtype=jnp.int32)
+        return jnp.repeat(numbers, self.sizes, total_repeat_length=len(self.order))
+
     def _at(self, rows: Array, places: Array) -> Array:
         """Return the rows at these places; in a window zeros for those that are not in it."""
         if self.start is None:
@@ -94,3 +112,43 @@ class Rows(NamedTuple):
     def _own(self, rows: Array) -> Array:
         """Return the rows, with zeros in the place of those that belong to no expert here."""
         return rows if self.start is None else jnp.where(jnp.arange(len(rows))[:, None] < self.sizes.sum(), rows, 0)
+
+
+class AllRows(NamedTuple):
+    """The same of an MLP that every token goes through, whose weights have no experts: a row is a token."""
+
+    def dealt(self, x: Array) -> Array:
+        """Return [rows, ...] of [batch, position, ...]."""
+        return x.reshape(-1, *x.shape[2:])
+
+    def sorted(self, x: Array) -> Array:
+        """Return [rows] of [batch, position, 1]."""
+        return x.reshape(-1)
+
+    def back_to_picks(self, rows: Array, like: Array) -> Array:
+        """Return [batch, position, 1] of [rows]."""
+        return rows.reshape(like.shape)
+
+    def collected(self, rows: Array, like: Array) -> Array:
+        """Return [batch, position, embed], in float32."""
+        return rows.astype(jnp.float32).reshape(like.shape)
+
+    def into(self, rows: Array, weight: Array) -> Array:
+        """Return [rows, mlp] of [rows, embed] and [embed, mlp]."""
+        return rows @ weight
+
+    def out_of(self, rows: Array, weight: Array) -> Array:
+        """Return [rows, embed] of [rows, mlp] and [embed, mlp]."""
+        return rows @ weight.T
+
+    def of_weight(self, of_embed: Array, of_mlp: Array, dtype: jax.typing.DTypeLike) -> Array:
+        """Return [embed, mlp]."""
+        return contract(of_embed, of_mlp, (0,), (0,), dtype=jnp.dtype(dtype))
+
+    def spread(self, *biases: Array) -> Iterator[Array]:
+        """Return [1, mlp] of each [mlp]: every row's."""
+        return (bias[None] for bias in biases)
+
+    def of_biases(self, *rows: Array) -> list[Array]:
+        """Return [mlp] of each [rows, mlp], float32."""
+        return [each.sum(0, dtype=jnp.float32) for each in rows]
