@@ -29,7 +29,7 @@ from shardwise.job.resolve import resolve
 from shardwise.job.spec import Keep, TrainingJob
 from shardwise.protocol.contract import JOB_FILE, ExitCode
 from shardwise.train.checkpoint import CheckpointWriter, steps
-from shardwise.train.data.chat import jinja_of
+from shardwise.train.data.jinja import jinja_of
 from shardwise.train.digest import Digester
 from shardwise.train.generate import generate
 from shardwise.train.sampling import Sampling

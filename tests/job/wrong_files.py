@@ -11,6 +11,7 @@ IN_CLUSTER = Path(__file__).parent / "golden" / "in-cluster.yaml"  # the same wi
 REST = "steps: 9, data: {train: [{name: a, paths: [b]}]}, batch: {sequences: 16}, optimizer: {learningRate: 1}"
 HALF = "precision: {compute: bfloat16}"
 PAIRS = "{name: a, paths: [b], chatTemplate: chatml, preferences: true}"
+LABELLED = "{name: a, paths: [b], chatTemplate: chatml, labels: true}"
 PREFERENCES = "preferences: true"
 WHOLE_STATE = "startFrom: {path: a, step: 4, restore: all}"
 TINY = "model: {preset: tiny}, steps: 9, batch: {sequences: 16}, optimizer: {learningRate: 1}"
@@ -714,10 +715,37 @@ RULES = [
         ["given 0", "above 0 with preferences: orpo", "1 is as it was published"],
     ),
     (
-        f"training={{{TINY}, data: {{attendAcross: document, train: [{PAIRS}]}}, loss: {{preferences: kto}}}}",
+        f"training={{{TINY}, data: {{attendAcross: document, train: [{PAIRS}]}}, loss: {{preferences: cpo}}}}",
         "spec.training.loss.preferences",
-        ['given "kto"', "orpo"],
+        ['given "cpo"', "orpo"],
     ),
+    (
+        f"training={{{ADAPTERS}, data: {{attendAcross: document, train: [{LABELLED}]}}}}",
+        "spec.training.data.train.0.labels",
+        ["given true", "loss.preferences: kto with labels", "set loss.preferences: kto"],
+    ),
+    (
+        (
+            f"training={{{ADAPTERS}, loss: {{preferences: kto}}, data: {{attendAcross: document, "
+            f"train: [{LABELLED[:-1]}, {PREFERENCES}}}]}}}}"
+        ),
+        "spec.training.data.train.0.labels",
+        ["given true", "labels or preferences", "take one of the two out"],
+    ),
+    (
+        f"training={{{TINY}, data: {{attendAcross: document, train: [{LABELLED}]}}, loss: {{preferences: kto}}}}",
+        "spec.training.data.train.0.labels",
+        ["given true", "startFrom with a step beside it"],
+    ),
+    (
+        (
+            f"training={{{ADAPTERS}, data: {{attendAcross: document, train: [{LABELLED}]}}, "
+            "loss: {preferences: kto, chosenWeight: 0.1}}"
+        ),
+        "spec.training.loss.chosenWeight",
+        ["given 0.1", "0 with preferences: kto"],
+    ),
+    ("training.loss.goodWeight=2", "spec.training.loss.goodWeight", ["given 2", "the loss of kto alone"]),
     (
         "training.optimizer={name: adam, learningRate: 1, groups: [{match: a, weightDecay: 0.1}]}",
         "spec.training.optimizer.groups.0.weightDecay",

@@ -22,6 +22,7 @@ from shardwise_operator.api.cel import Rule, flag_rules, quoted
 from shardwise_operator.api.data_rules import DATA_RULES
 from shardwise_operator.api.mesh_rules import MESH_RULES
 from shardwise_operator.api.model_rules import MIXTURE_PRESETS, MODEL_RULES
+from shardwise_operator.api.preference_rules import JUDGED, NO_SETS, PREFERENCE_RULES
 
 _TRAINING = "spec.training"
 _of_training = partial(Rule, at=_TRAINING)
@@ -29,8 +30,6 @@ _SCHEDULE = "self.optimizer.?schedule"
 _WARMUP = f"{_SCHEDULE}.?warmupSteps.orValue(0)"
 _WSD = f"{_SCHEDULE}.?kind.orValue('constant') == 'warmup-stable-decay'"
 _DECAY = f"{_SCHEDULE}.?decaySteps"
-_NO_SETS = "!has(self.evaluation) || !has(self.evaluation.sets)"
-_PAIRS = "source.?preferences.orValue(false)"
 
 
 _TRAINING_RULES = (
@@ -56,7 +55,7 @@ _TRAINING_RULES = (
         )
         for sources, there, field in (
             ("self.data.train", "", ".data.train"),
-            ("self.evaluation.sets", f"{_NO_SETS} || ", ".evaluation.sets"),
+            ("self.evaluation.sets", f"{NO_SETS} || ", ".evaluation.sets"),
         )
     ),
     *(
@@ -68,37 +67,16 @@ _TRAINING_RULES = (
         )
         for sources, there, alone in (
             ("self.data.train", "", ""),
-            ("self.evaluation.sets", f"{_NO_SETS} || ", " && !source.?questions.orValue(false)"),
+            ("self.evaluation.sets", f"{NO_SETS} || ", " && !source.?questions.orValue(false)"),
         )
     ),
     _of_training(
-        holds=f"{_NO_SETS} || self.evaluation.sets.all(source, !source.?questions.orValue(false) "
-        f"|| (!{_PAIRS} && source.?textField.orValue('text') == 'text'))",
-        message="expected no preferences and no textField with questions, which reads prompt, choices and answer",
+        holds=f"{NO_SETS} || self.evaluation.sets.all(source, !source.?questions.orValue(false) "
+        f"|| (!{JUDGED} && source.?textField.orValue('text') == 'text'))",
+        message="expected no preferences, labels or textField with questions, which reads prompt, choices and answer",
         field=".evaluation.sets",
     ),
-    _of_training(
-        holds=f"!self.data.train.exists(source, {_PAIRS}) || (self.?loss.?zLoss.orValue(0.0) == 0.0 "
-        f"&& self.data.train.all(source, {_PAIRS} && has(source.chatTemplate)))",
-        message="expected no loss.zLoss with preferences, and a chatTemplate and preferences of all sources",
-        field=".data.train",
-    ),
-    _of_training(
-        holds=f"!self.data.train.exists(source, {_PAIRS}) || self.?loss.?preferences.orValue('dpo') in "
-        "['simpo', 'orpo'] || (has(self.startFrom) && has(self.startFrom.step) "
-        "&& self.startFrom.?restore.orValue('weights') == 'weights')",
-        message="expected startFrom with a step and without restore: all with preferences, which compare answers with "
-        "those of its weights; loss.preferences: simpo or orpo compares with none",
-        field=".data.train",
-    ),
-    *(
-        _of_training(
-            holds=f"self.?loss.?{name}.orValue({usual}) == {usual} || self.data.train.exists(source, {_PAIRS})",
-            message="expected it left out without preferences, of whose loss it is a part",
-            field=f".loss.{name}",
-        )
-        for name, usual in (("preferences", "'dpo'"), ("labelSmoothing", "0.0"), ("chosenWeight", "0.0"))
-    ),
+    *PREFERENCE_RULES,
     _of_training(
         holds="!has(self.lora) || (has(self.startFrom) && has(self.startFrom.step))",
         message="expected startFrom with a step with lora: the weights that adapters are for are read at each start",

@@ -11,9 +11,10 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 
 from shardwise.job.spec.data import Data
 from shardwise.protocol.errors import DataError
-from shardwise.train.data.chat import MARK, TEMPLATES, ChatTokenizer, Message, conversation_of, jinja_of, puts_a_space
+from shardwise.train.data.chat import MARK, TEMPLATES, ChatTokenizer, Message, conversation_of
 from shardwise.train.data.dataset import Dataset, Reading, prepare
 from shardwise.train.data.files import find_files
+from shardwise.train.data.jinja import jinja_of, puts_a_space
 from shardwise.train.data.opening import Watch
 from shardwise.train.data.scan import Span, span_pieces
 from shardwise.train.data.sequences import Batch

@@ -14,7 +14,7 @@ from shardwise.train.data.chat import MARK, REJECTED, ChatTokenizer
 from shardwise.train.data.dataset import Dataset, Reading, prepare
 from shardwise.train.data.evaluation_sets import open_sets
 from shardwise.train.data.opening import Watch
-from shardwise.train.data.pairs import pair_of
+from shardwise.train.data.pairs import labelled_of, pair_of
 from shardwise.train.data.store_builder import build
 from shardwise.train.data.tokenizer import ByteTokenizer
 
@@ -221,3 +221,70 @@ def test_a_store_of_the_other_kind_is_refused(tmp_path: Path, *, is_pairs: bool,
     other = {**source, "paths": [made.url], "preferences": not is_pairs}
     with pytest.raises(DataError, match=error):
         made_of(Data.model_validate({"train": [other], "attendAcross": "document"}), tmp_path, seq_len=64)
+
+
+# ---- answers with labels
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"prompt": "1+1?", "completion": "two", "label": True},
+        {"prompt": [ASKED], "completion": [GOOD], "label": True},
+        {"completion": [ASKED, GOOD], "label": True},
+        {"prompt": [ASKED], "completion": [ASKED, GOOD], "label": True, "score": 8.0},
+    ],
+)
+def test_published_forms_are_the_same_answer(value: Any) -> None:
+    """Texts, messages, and a whole conversation that repeats its prompt; half of a pair, by the label."""
+    assert json.loads(labelled_of(value, "a")) == {"prompt": [["user", "1+1?"]], "chosen": [["assistant", "two"]]}
+    bad = json.loads(labelled_of({**value, "label": False}, "a"))
+    assert bad == {"prompt": [["user", "1+1?"]], "rejected": [["assistant", "two"]]}
+
+
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [
+        (
+            {"prompt": "a", "completion": "b"},
+            "no completion, or no true or false as label; expected .* Take labels out",
+        ),
+        ({"prompt": "a", "completion": "b", "label": 1}, "no true or false as label"),
+        ({"prompt": "a", "chosen": "b", "rejected": "c"}, "no completion"),
+        ({"completion": "b", "label": True}, "completion answers nothing"),
+        ({"prompt": "a", "completion": [ASKED], "label": True}, "completion ends with a message of role 'user'"),
+    ],
+)
+def test_what_is_no_answer_is_refused(value: Any, error: str) -> None:
+    """With the line, what is there and what was expected."""
+    with pytest.raises(DataError, match=f"a.jsonl, line 7.*{error}"):
+        labelled_of(value, "a.jsonl, line 7")
+
+
+def test_a_sequence_has_whole_answers(tmp_path: Path) -> None:
+    """Good ones in even segments and bad ones in odd, by what the assistant says last; a store of them is no other."""
+    path = tmp_path / "answers.jsonl"
+    lines = [
+        {"prompt": [ASKED, GOOD, AGAIN], "completion": f"it is {number}", "label": number % 3 > 0}
+        for number in range(30)
+    ]
+    path.write_text("".join(json.dumps(each) + "\n" for each in lines))
+    source = {"name": "answers", "paths": [str(path)], "chatTemplate": "chatml", "labels": True}
+    data = Data.model_validate({"train": [source], "attendAcross": "document"})
+    found = made_of(data, tmp_path / "cache", seq_len=400)
+    batch = found.train.rows(np.arange(found.train.num_sequences))
+    answers: dict[bool, list[str]] = {True: [], False: []}
+    for targets, weights, segments in zip(batch.targets, batch.weights, batch.segments, strict=True):
+        assert (np.diff(segments) >= 0).all()
+        for segment in np.unique(segments[weights > 0]):
+            text = bytes(targets[(weights > 0) & (segments == segment)].tolist()).decode()
+            answers[bool(segment % 2 == 0)].append(text.removesuffix("<|im_end|>"))
+
+    assert found.train.num_sequences < 30
+    assert {label: sorted(texts) for label, texts in answers.items()} == {
+        label: sorted(f"it is {number}" for number in range(30) if (number % 3 > 0) == label) for label in (True, False)
+    }
+    (store,) = build(data, str(tmp_path / "tokens"), run=map, progress=lambda *_: None)
+    other = {**source, "paths": [store.url], "labels": False, "preferences": True}
+    with pytest.raises(DataError, match=r"holds answers with labels; given a source of pairs .* Set labels: true"):
+        made_of(Data.model_validate({"train": [other], "attendAcross": "document"}), tmp_path, seq_len=400)

@@ -33,8 +33,11 @@ _FORMATS = {
     "accuracyNorm": "{:.2%}",
     "tokens": "{:,.0f}",
     "pairs": "{:,.0f}",
+    "answers": "{:,.0f}",
     "questions": "{:,.0f}",
 }
+
+_PAIRS = ("pairs of answers", "pairs", "preferences")
 
 if TYPE_CHECKING:  # both import JAX
     from shardwise.cli.saved_model import Model
@@ -52,7 +55,7 @@ def command(
     """Measure loss, perplexity and accuracy of a run's model.
 
     The sets are the job's held-out documents and its training.evaluation.sets, or those that --set gives; all of each
-    is read. Of a run that learns preferences it is loss and accuracy over pairs of answers, and of sets with
+    is read. Of a run that learns preferences it is loss and accuracy over its pairs or answers, and of sets with
     questions: true how many are answered right. The model runs on the GPUs
     or TPU chips that the run's job names where this machine has them, or else on the processor.
     """
@@ -87,8 +90,9 @@ def command(
 def _named(training: Training) -> str:
     """Return what can be evaluated on, and how it is named."""
     if training.learns_preferences:
-        what, template = "pairs of answers", training.data.train[0].chat_template
-        one = f"{{name: pairs, paths: [pairs.jsonl], chatTemplate: {template}, preferences: true}}"
+        source = training.data.train[0]
+        what, name, kind = ("answers", "answers", "labels") if source.labels else _PAIRS
+        one = f"{{name: {name}, paths: [{name}.jsonl], chatTemplate: {source.chat_template}, {kind}: true}}"
     else:
         what, one = "text", "{name: books, paths: [books.txt]}"
     return f"{what} to evaluate on: --set 'training.evaluation.sets=[{one}]'"
@@ -135,7 +139,7 @@ def _results(model: "Model", sets: "list[Evaluated]", console: Console) -> Itera
     programs = Programs(**{name: lower(program).compile() for name, lower in asked_for(program.training).items()})
     for one in sets:
         with _progress(console, one.name, one.num_batches(size)) as advance:
-            means = Evaluator(programs, model.params, loader, advance).means(one)
+            means = Evaluator(programs, model.params, loader, advance, program.training.has_unmatched).means(one)
         if not math.isfinite(means["loss"]):
             raise NonFiniteError(
                 f"{one.name}: the loss is not a number, so the parameters of step {model.step} are not; give another "
@@ -144,7 +148,8 @@ def _results(model: "Model", sets: "list[Evaluated]", console: Console) -> Itera
         if "questions" in means:
             yield one.name, means
         elif program.training.learns_preferences:
-            yield one.name, {"loss": means["loss"], "accuracy": means["accuracy"], "pairs": means["tokens"]}
+            counted = "answers" if program.training.has_unmatched else "pairs"
+            yield one.name, {"loss": means["loss"], "accuracy": means["accuracy"], counted: means["tokens"]}
         else:
             yield one.name, {"loss": means["loss"], "perplexity": _perplexity(means["loss"]), **means}
 
@@ -171,7 +176,8 @@ def _tables(step: int, results: Mapping[str, Mapping[str, float]]) -> Iterator[T
         found = {name: values for name, values in results.items() if ("questions" in values) == has_questions}
         if found:
             columns = next(iter(found.values()))
-            title = f"step {step}, means over {'pairs' if 'pairs' in columns else of_what}"
+            judged = next((name for name in ("pairs", "answers") if name in columns), of_what)
+            title = f"step {step}, means over {judged}"
             yield _table(title, found, list(columns))
 
 

@@ -81,7 +81,7 @@ def command(
         from shardwise.cli.saved_model import exported_parameters, save_adapters
         from shardwise.train import weights
         from shardwise.train.config import GptConfig
-        from shardwise.train.data.chat import jinja_of, puts_a_space
+        from shardwise.train.data.jinja import jinja_of, puts_a_space
         from shardwise.train.origin import AVERAGES, PARAMS
 
     training, data = job.spec.training, job.spec.training.data

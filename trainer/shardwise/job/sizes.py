@@ -83,7 +83,7 @@ def flops_per_token(
     values: int,
     seen_twice: int,
     adapters: int | None = None,
-    has_reference: bool = False,
+    more_forwards: int = 0,
 ) -> int:
     """Return the model FLOPs of one trained token, forward and backward.
 
@@ -92,12 +92,12 @@ def flops_per_token(
         values: heads x (head size + value size), as `attention_values` returns it.
         seen_twice: as `keys_seen_twice` returns it.
         adapters: parameters of those that are trained in place of the matrices, or None.
-        has_reference: whether the model as it was goes forward too.
+        more_forwards: how often a model goes forward beside that.
 
     """
     products = 6 * matrix_parameters if adapters is None else 4 * matrix_parameters + 6 * adapters
-    forward = 2 * matrix_parameters + values * seen_twice if has_reference else 0
-    return products + 3 * values * seen_twice + forward
+    forward = 2 * matrix_parameters + values * seen_twice
+    return products + 3 * values * seen_twice + more_forwards * forward
 
 
 def block_matrices(model: Model, *, of_a_token: bool = False) -> int:

@@ -16,7 +16,8 @@ Bytes are those on the wire of one device in one step, counted as for a ring: se
               share of the layers and, of what is no layer, of the microbatches; the latter's gradients are summed once
     replica   the gradients of a replica, in float32, are summed once
 
-Of preferences the model as it was goes forward too: all that a forward pass moves is moved once more.
+Of preferences the model as it was goes forward too: all that a forward pass moves is moved once more. With KTO both go
+forward with answers to others as well, of which a pipeline hands on as much.
 """
 
 import math
@@ -28,7 +29,7 @@ from shardwise.train.axes import SPLIT_BY_FSDP
 from shardwise.train.lora import is_adapter
 from shardwise.train.memory import local_bytes
 from shardwise.train.mesh import DATA, EXPERT
-from shardwise.train.state import Abstract, Program, flat, parameters
+from shardwise.train.state import REFERENCE, Abstract, Program, flat, parameters
 
 _FLOAT32 = 4
 
@@ -57,7 +58,7 @@ def least_wire(program: Program) -> dict[str, float]:
     return {"data": over_data, **others} if data > 1 else others
 
 
-def stream_moves(layers: int, block: str | None, remat: str, *, split: bool = True, has_reference: bool = False) -> int:
+def stream_moves(layers: int, block: str | None, remat: str, *, split: bool = True, more_forwards: int = 0) -> int:
     """Return the gathers and scatters of one stream of activations; `split` is whether it is, by position."""
     branches = 1 if block == "parallel" else 2
     sums = 1 if block == "sequential" else 0  # computing a layer again sums what its second branch starts from
@@ -65,18 +66,18 @@ def stream_moves(layers: int, block: str | None, remat: str, *, split: bool = Tr
     if not split:
         again = 2 * sums if remat == "full" else 0  # a sum is there whole
     ends = 4  # the embedding and the head, forward and backward
-    reference = layers * 2 * branches + ends // 2 if has_reference else 0
-    return layers * (4 * branches + again) + ends + reference
+    return layers * (4 * branches + again) + ends + more_forwards * (layers * 2 * branches + ends // 2)
 
 
-def latent_moves(layers: int, remat: str, *, has_reference: bool = False) -> int:
+def latent_moves(layers: int, remat: str, *, more_forwards: int = 0) -> int:
     """Return how often the narrow vectors of latent attention move over tensor, of all layers."""
-    return layers * (2 + (remat != "none") + has_reference)
+    return layers * (2 + (remat != "none") + more_forwards)
 
 
 def _weights(program: Program) -> Iterator[tuple[float, int]]:
     """Yield the bytes that each weight moves over data, if over infinitely many devices, and over how many it does."""
-    layout, parts = program.layout, program.training.batch.microbatches
+    layout, training = program.layout, program.training
+    parts = training.batch.microbatches
     compute, wire, mesh = layout.dtype.itemsize, layout.wire.itemsize, layout.mesh.shape
     for path, leaf in parameters(program.abstract()).items():
         names, is_trained = program.names[path], path in program.trained
@@ -84,8 +85,10 @@ def _weights(program: Program) -> Iterator[tuple[float, int]]:
         # Whole over data, and as it is over tensor.
         size = math.prod(leaf.shape) // _ways_over_tensor(program, names) / experts / layout.stages
         in_block, is_matrix = path.startswith(("blocks.", "dense_blocks.")), _is_matrix(names)
-        is_there_once = program.training.lora is not None and not is_adapter(path)
-        gathers = (2 + (program.training.has_reference and is_there_once)) if in_block else 1
+        is_there_once = training.lora is not None and not is_adapter(path)
+        of_copy = not in_block and path.removeprefix(REFERENCE).startswith(("blocks.", "dense_blocks."))
+        further = training.more_forwards if is_there_once else int(training.has_unmatched)
+        gathers = 2 + further if in_block else 1 + int(of_copy and training.has_unmatched)
         there, back = (compute, wire) if is_matrix else (_FLOAT32, _FLOAT32)
         ways = mesh[DATA[0]] * mesh[DATA[1]] // experts
         if layout.fsdp and {*names} & {*SPLIT_BY_FSDP}:
@@ -100,15 +103,15 @@ def _to_experts(program: Program) -> float:
     if not layout.splits_experts or not config.num_experts:
         return 0.0
     others: int = layout.mesh.shape[EXPERT] - 1
-    reference = int(program.training.has_reference)
-    a_value = ((3 + reference) * layout.dtype.itemsize + (2 + reference) * layout.wire.itemsize) / layout.dtype.itemsize
+    more = program.training.more_forwards
+    a_value = ((3 + more) * layout.dtype.itemsize + (2 + more) * layout.wire.itemsize) / layout.dtype.itemsize
     return others * (config.num_layers - config.num_dense_blocks) / layout.stages * _stream_bytes(program) * a_value
 
 
 def _over_pipeline(program: Program) -> float:
     """Return what a stage hands on, forward and back, and twice the gradients of what is no layer."""
     shared = {path: x for path, x in program.abstract()["params"].items() if "layers" not in program.names[path]}
-    ways = 3 if program.training.has_reference else 2
+    ways = 2 + program.training.more_forwards
     handed = ways * program.training.mesh.pipeline_rounds * _stream_bytes(program)
     return float(handed + 2 * _float32_bytes(shared))
 
@@ -122,7 +125,7 @@ def _over_context(program: Program) -> float:
     config, layout = program.config, program.layout
     heads = config.num_kv_heads // layout.mesh.shape["tensor"]
     values = _rows(program) * config.seq_len * heads * (config.head_size + config.value_size)
-    passes = (1.0 if config.remat == "none" else 2.0) + program.training.has_reference
+    passes = (1.0 if config.remat == "none" else 2.0) + program.training.more_forwards
     if layout.context_strategy == "ring":
         passes += 1 if config.remat == "none" else 1 - 1 / (layout.context - 1)
     a_pass = float(config.num_layers // layout.stages * values)
@@ -140,10 +143,10 @@ def _over_tensor(program: Program) -> float:
     """Return the gathers and scatters of one position-wide stream's activations; an all-reduce is one of each."""
     config, layout = program.config, program.layout
     split = layout.splits_positions(config.seq_len)
-    has_reference = program.training.has_reference
+    more_forwards = program.training.more_forwards
     narrow = (config.KvDown.size + config.q_rank) / config.embed_size if config.is_latent else 0.0
-    moves = stream_moves(config.num_layers, config.block, config.remat, split=split, has_reference=has_reference)
-    more = latent_moves(config.num_layers, config.remat, has_reference=has_reference) * narrow
+    moves = stream_moves(config.num_layers, config.block, config.remat, split=split, more_forwards=more_forwards)
+    more = latent_moves(config.num_layers, config.remat, more_forwards=more_forwards) * narrow
     return _stream_bytes(program) * (moves + more) / layout.stages
 
 

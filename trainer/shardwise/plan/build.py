@@ -44,8 +44,8 @@ def plan(job: TrainingJob) -> Plan:
     traced = traced_flops(trace, step.mesh)
     bubble = _bubble(step)
     busy = 1.0 if bubble is None else 1 - bubble.idle_share
-    has_reference = step.program.training.has_reference
-    program = traced + kernel_flops(step.program.config, tokens, has_reference=has_reference) / busy
+    more_forwards = step.program.training.more_forwards
+    program = traced + kernel_flops(step.program.config, tokens, more_forwards=more_forwards) / busy
     model = flops_per_token(step.program.config, step.program.training) * tokens
     flops = Flops(model=model, program=program, eight_bit=eight_bit_flops(trace, step.mesh))
     return Plan(

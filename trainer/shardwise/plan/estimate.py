@@ -140,7 +140,7 @@ def _seconds(training: Training, of: Sizes, spec: AcceleratorSpec, links: _Links
         values=attention_values(model),
         seen_twice=of.seen,
         adapters=adapters,
-        has_reference=training.has_reference,
+        more_forwards=training.more_forwards,
     )
     again = _AGAIN[model.remat] - 1
     flops = total * one * (1 + (again if adapters is None else 1.5 * again))
@@ -154,14 +154,14 @@ def _seconds(training: Training, of: Sizes, spec: AcceleratorSpec, links: _Links
     inner, outer = shape.data_inner, shape.data * shape.context // shape.data_inner
     second = weights * a_weight * (inner - 1) / inner
     first = (weights / inner + apart) * a_weight * (outer - 1) / outer
-    moves = stream_moves(of.layers, model.block, model.remat, has_reference=training.has_reference)
+    moves = stream_moves(of.layers, model.block, model.remat, more_forwards=training.more_forwards)
     stream = _tokens_at_once(training, of) * microbatches * of.embed * of.width
-    moved = moves + latent_moves(of.layers, model.remat, has_reference=training.has_reference) * narrow_share(model)
+    moved = moves + latent_moves(of.layers, model.remat, more_forwards=training.more_forwards) * narrow_share(model)
     over_tensor = stream / shape.pipeline * moved * (shape.tensor - 1) / shape.tensor
     to_experts = of.mixtures_apart * stream / shape.pipeline * (shape.data_inner - 1)
     keys = _tokens_at_once(training, of) * shape.context * microbatches * 2 * of.kv_heads / shape.tensor * of.width
     is_ring, on_gpu = training.mesh.context_strategy == "ring", spec.platform == "gpu"
-    reference = int(training.has_reference)  # it goes forward too
+    reference = training.more_forwards
     passes = (2 if model.remat == "none" else 3) + is_ring + reference
     over_context = of.layers * keys * passes * (shape.context - 1) / shape.context / shape.pipeline
     scattered = 0.0 if training.lora else 1.0  # beside computation on GPUs

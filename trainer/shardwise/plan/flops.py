@@ -42,14 +42,14 @@ def _counted(jaxpr: core.Jaxpr, mesh: Mapping[str, int]) -> Iterator[tuple[Any, 
             yield equation, flops
 
 
-def kernel_flops(config: GptConfig, tokens: int, *, has_reference: bool = False) -> int:
+def kernel_flops(config: GptConfig, tokens: int, *, more_forwards: int = 0) -> int:
     """Return the FLOPs of a step's fused attention: forward, again if a layer is recomputed, and backward.
 
-    With a reference another model goes forward too.
+    `more_forwards` is how often a model goes forward beside that.
     """
     if config.attention not in ("splash", "cudnn"):
         return 0
-    forwards = (1 if config.remat == "none" else 2) + has_reference
+    forwards = (1 if config.remat == "none" else 2) + more_forwards
     widths = (config.head_size, config.value_size)
     products = zip(_FORWARD_PRODUCTS, _BACKWARD_PRODUCTS, widths, strict=True)
     wide = sum((forwards * forward + backward) * width for forward, backward, width in products)

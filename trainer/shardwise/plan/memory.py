@@ -26,7 +26,7 @@ def memory(step: Step) -> MemoryUse:
     """Return the kinds of a compiled step; their total is the compiler's peak, and the program itself."""
     state = step.program.abstract()
     held, optimizer = local_bytes(parameters(state)), local_bytes(beside_weights(state))
-    batch = local_bytes(abstract_batch(step.program)._asdict())
+    batch = local_bytes(flat(abstract_batch(step.program)))
     rest = max(0, step.peak_bytes - held - optimizer - batch)
     kept = min(saved_activations(step), rest)
     gradients = min(gradient_bytes(step.program), rest - kept)

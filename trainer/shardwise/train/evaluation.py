@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -12,7 +13,7 @@ from shardwise.job.spec import Training
 from shardwise.protocol.evaluated import of_average
 from shardwise.train.data.evaluation_sets import Evaluated
 from shardwise.train.data.questions import QuestionSet
-from shardwise.train.loader import Loader, Rows
+from shardwise.train.loader import Loader
 from shardwise.train.state import Program, State, averaged, parameters
 from shardwise.train.step import lower_evaluation, lower_token_losses
 
@@ -42,15 +43,16 @@ def means_of_sets(
     program: Program,
     state: State,
     sets: Sequence[Evaluated],
-    loader: Callable[[Rows], Loader],
+    loader: Callable[..., Loader],
     beat: Callable[[], None],
 ) -> dict[str, dict[str, float]]:
     """Return the means over each set by its name, and by `of_average` those with the average of the weights, if any."""
-    found = {one.name: Evaluator(programs, parameters(state), loader, beat).means(one) for one in sets}
+    evaluator = partial(Evaluator, programs, loader=loader, beat=beat, compares=program.training.has_unmatched)
+    found = {one.name: evaluator(params=parameters(state)).means(one) for one in sets}
     mean = averaged(program, state)
     if mean is None:
         return found
-    return found | {of_average(one.name): Evaluator(programs, mean, loader, beat).means(one) for one in sets}
+    return found | {of_average(one.name): evaluator(params=mean).means(one) for one in sets}
 
 
 @dataclass(frozen=True)
@@ -59,9 +61,12 @@ class Evaluator:
 
     programs: Programs
     params: State
-    loader: Callable[[Rows], Loader]
+    loader: Callable[..., Loader]
+    """Of rows, and whether it `compares`."""
     beat: Callable[[], None]
     """Is called after each batch."""
+    compares: bool = False
+    """Whether the loss looks at prompts with answers to others, too."""
 
     def means(self, one: Evaluated) -> dict[str, float]:
         """Return the means over a set, as many batches of it as are to be evaluated.
@@ -69,8 +74,9 @@ class Evaluator:
         `loss` and `accuracy` are over the targets that count, and `tokens` is their number; of questions see
         `QuestionSet.means`.
         """
-        loader = self.loader(one.sequences.rows)
-        program = self.programs.questions if isinstance(one.sequences, QuestionSet) else self.programs.text
+        is_asked = isinstance(one.sequences, QuestionSet)
+        loader = self.loader(one.sequences.rows, compares=self.compares and not is_asked)
+        program = self.programs.questions if is_asked else self.programs.text
         assert program is not None, "asked for"
         found = []
         for batch in loader.ahead(0, one.num_batches(loader.num_sequences)):

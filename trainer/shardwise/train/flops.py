@@ -71,7 +71,7 @@ def flops_per_token(config: GptConfig, training: Training) -> int:
         values=config.num_heads * (config.head_size + config.value_size),
         seen_twice=keys_seen_twice(config),
         adapters=sizes.adapter_parameters(training.model, training.lora),
-        has_reference=training.has_reference,
+        more_forwards=training.more_forwards,
     )
 
 

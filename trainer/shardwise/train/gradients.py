@@ -1,6 +1,7 @@
 """The loss of a global batch, of each token, its sums and its gradient: over replicas, microbatches, or a pipeline."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,11 +13,11 @@ from shardwise.train.balance import zero_loads
 from shardwise.train.dropout import Dropout
 from shardwise.train.factors import Bend
 from shardwise.train.loss import HeadLoss, LossSums, token_losses
-from shardwise.train.microbatches import Batch, split, stored
+from shardwise.train.microbatches import Batch, Compared, Point, split, stored
 from shardwise.train.model import Gpt
 from shardwise.train.pipeline import of_all_stages
 from shardwise.train.pipelined import Microbatches, Stage
-from shardwise.train.preferences import loss_of_head
+from shardwise.train.preferences import apart, loss_of_head
 from shardwise.train.state import Program
 from shardwise.train.zigzag import straight
 
@@ -48,22 +49,25 @@ def head_settings(program: Program) -> HeadLoss:
     )
 
 
-def gradients(program: Program, params: Params, batch: Batch, step: Array) -> Gradients:
+def gradients(program: Program, params: Params, batch: Batch | Compared, step: Array) -> Gradients:
     """Return the sums of a global batch at this step."""
-    rows = jnp.arange(batch.tokens.shape[0], dtype=jnp.int32)
-    result: Gradients = _over_replicas(program, _gradients)(params, batch, rows, step)
+    own, moved = apart(batch, partial(each_loss, program, params))
+    rows = jnp.arange(own.tokens.shape[0], dtype=jnp.int32)
+    result: Gradients = _over_replicas(program, _gradients)(params, own, rows, Point(step, moved))
     return result
 
 
-def loss_sums(program: Program, params: Params, batch: Batch) -> LossSums:
+def loss_sums(program: Program, params: Params, batch: Batch | Compared) -> LossSums:
     """Return the loss alone, without dropout."""
 
-    def local(program: Program, params: Params, batch: Batch, rows: Array, _step: Array) -> LossSums:
+    def local(program: Program, params: Params, batch: Batch, rows: Array, point: Point) -> LossSums:
         if program.layout.stages > 1:
-            return _stage(program, params, batch, rows, lambda _: Dropout.none(), _segments(program, batch)).loss()
+            segments = _segments(program, batch)
+            return _stage(program, params, batch, rows, lambda _: Dropout.none(), segments, point.moved).loss()
 
         def loss(part: Batch) -> LossSums:
-            return _loss(program, params, part, Dropout.none(), _reference(program, params, part))
+            reference = _reference(program, params, part)
+            return _loss(program, params, part, Dropout.none(), reference, point.moved)
 
         if program.training.batch.microbatches == 1:
             return loss(batch)
@@ -74,30 +78,32 @@ def loss_sums(program: Program, params: Params, batch: Batch) -> LossSums:
         # One microbatch at a time, as in a step: where that fits, the whole batch at once need not.
         return jax.lax.scan(add, _nothing(), jax.tree.map(partial(split, program), batch))[0]
 
-    rows = jnp.zeros(batch.tokens.shape[0], jnp.int32)
-    sums: LossSums = _over_replicas(program, local)(params, batch, rows, jnp.int32(0))
+    own, moved = apart(batch, partial(each_loss, program, params))
+    rows = jnp.zeros(own.tokens.shape[0], jnp.int32)
+    sums: LossSums = _over_replicas(program, local)(params, own, rows, Point(jnp.int32(0), moved))
     return sums
 
 
-def each_loss(program: Program, params: Params, batch: Batch) -> Array:
+def each_loss(program: Program, params: Params, batch: Batch, *, as_it_was: bool = False) -> Array:
     """Return the cross entropy of each token that counts, 0 of others, without dropout; segments do not see each other.
 
-    It is float32 [batch, position], positions in the sequence's own order.
+    It is float32 [batch, position], positions in the sequence's own order; in the model, or in that as it was.
     """
+    model_of = program.reference if as_it_was else program.model
 
-    def local(program: Program, params: Params, batch: Batch, rows: Array, _step: Array) -> Array:
+    def local(program: Program, params: Params, batch: Batch, rows: Array, _: Point) -> Array:
         if program.layout.stages > 1:
             stage = _stage(program, params, batch, rows, lambda _: Dropout.none(), batch.segments)
-            losses = of_all_stages(stage.token_losses())
+            losses = of_all_stages(replace(stage, is_reference=as_it_was).token_losses())
         elif program.training.batch.microbatches == 1:
-            return _each(program, program.model(params), batch, batch.segments)
+            return _each(program, model_of(params), batch, batch.segments)
         else:
             parts = jax.tree.map(partial(split, program), batch)
-            losses = jax.lax.map(lambda part: _each(program, program.model(params), part, part.segments), parts)
+            losses = jax.lax.map(lambda part: _each(program, model_of(params), part, part.segments), parts)
         return jnp.swapaxes(losses, 0, 1).reshape(batch.tokens.shape)  # the inverse of `split`
 
     rows = jnp.zeros(batch.tokens.shape[0], jnp.int32)
-    losses: Array = _over_replicas(program, local, by_row=True)(params, batch, rows, jnp.int32(0))
+    losses: Array = _over_replicas(program, local, by_row=True)(params, batch, rows, Point(jnp.int32(0)))
     return straight(losses, program.layout.context, axis=1)
 
 
@@ -113,8 +119,8 @@ def _over_replicas(program: Program, local, *, by_row: bool = False):  # type: i
     if not manual:
         return partial(local, program)
 
-    def summed(params: Params, batch: Batch, rows: Array, step: Array):  # type: ignore[no-untyped-def]  # noqa: ANN202
-        results = local(program, params, batch, rows, step)
+    def summed(params: Params, batch: Batch, rows: Array, point: Point):  # type: ignore[no-untyped-def]  # noqa: ANN202
+        results = local(program, params, batch, rows, point)
         if by_row or "replica" not in manual:
             return results
         return jax.tree.map(lambda x: jax.lax.psum(x, "replica"), results)
@@ -129,13 +135,13 @@ def _over_replicas(program: Program, local, *, by_row: bool = False):  # type: i
     return jax.shard_map(summed, in_specs=specs, out_specs=outs, axis_names=manual, check_vma=False)
 
 
-def _gradients(program: Program, params: Params, batch: Batch, rows: Array, step: Array) -> Gradients:
+def _gradients(program: Program, params: Params, batch: Batch, rows: Array, point: Point) -> Gradients:
     """Return the sums over a replica's microbatches."""
-    sums, slopes, loads = _of_each_row(program, params, batch, rows, step)
+    sums, slopes, loads = _of_each_row(program, params, batch, rows, point)
     return Gradients(sums, slopes, jax.tree.map(lambda x: x.sum(1), loads))
 
 
-def _of_each_row(program: Program, params: Params, batch: Batch, rows: Array, step: Array) -> Gradients:
+def _of_each_row(program: Program, params: Params, batch: Batch, rows: Array, point: Point) -> Gradients:
     """Do the same, but for loads, which are of each row of a microbatch."""
     num_microbatches = program.training.batch.microbatches
     dropout = program.training.model.dropout
@@ -143,7 +149,7 @@ def _of_each_row(program: Program, params: Params, batch: Batch, rows: Array, st
     def drop_of(rows: Array) -> Dropout:
         return Dropout.of(
             seed=program.training.seed,
-            step=step,
+            step=point.step,
             rows=rows,
             embed=dropout.embed,
             residual=dropout.residual,
@@ -151,7 +157,8 @@ def _of_each_row(program: Program, params: Params, batch: Batch, rows: Array, st
         )
 
     if program.layout.stages > 1:
-        return Gradients(*_stage(program, params, batch, rows, drop_of, _segments(program, batch)).gradients())
+        segments = _segments(program, batch)
+        return Gradients(*_stage(program, params, batch, rows, drop_of, segments, point.moved).gradients())
 
     loads = zero_loads(program.config, program.layout, batch.tokens.shape[0] // num_microbatches)
 
@@ -159,7 +166,7 @@ def _of_each_row(program: Program, params: Params, batch: Batch, rows: Array, st
         drop, reference = drop_of(rows), _reference(program, params, batch)
 
         def total(trained: Params, loads: Params) -> tuple[Array, LossSums]:
-            sums = _loss(program, {**params, **trained, **loads}, batch, drop, reference)
+            sums = _loss(program, {**params, **trained, **loads}, batch, drop, reference, point.moved)
             return sums.total, sums
 
         # A gradient has the dtype of its argument: float32 here, though the weights may be kept in fewer bits.
@@ -183,10 +190,17 @@ def _nothing() -> LossSums:
     return LossSums(*(jnp.zeros(()) for _ in LossSums._fields))
 
 
-def _loss(program: Program, params: Params, batch: Batch, dropout: Dropout, reference: Array | None) -> LossSums:
-    """Return the loss sums, of tokens or of pairs."""
+def _loss(
+    program: Program,
+    params: Params,
+    batch: Batch,
+    dropout: Dropout,
+    reference: Array | None,
+    moved: Array | None,
+) -> LossSums:
+    """Return the loss sums, of tokens, of pairs or of answers."""
     segments = _segments(program, batch)
-    loss = loss_of_head(head_settings(program), program.training, segments, reference)
+    loss = loss_of_head(head_settings(program), program.training, segments, reference, moved)
     model = program.model(params)
     return model.loss(batch.tokens, segments, batch.targets, batch.weights, dropout, program.layout, loss)
 
@@ -211,10 +225,12 @@ def _stage(
     rows: Array,
     dropout: Callable[[Array], Dropout],
     segments: Array | None,
+    moved: Array | None = None,
 ) -> Stage:
+    settings = head_settings(program)
     parts = Microbatches(batch.tokens, batch.targets, batch.weights, segments, rows)
     parts = jax.tree.map(partial(split, program), parts)
-    return Stage(program=program, settings=head_settings(program), params=params, parts=parts, dropout=dropout)
+    return Stage(program=program, settings=settings, params=params, parts=parts, dropout=dropout, moved=moved)
 
 
 def _segments(program: Program, batch: Batch) -> Array | None:

@@ -16,8 +16,9 @@ from shardwise.job.batch_sizes import BatchSizes
 from shardwise.job.spec.batch import RampUp
 from shardwise.train.data import sequences
 from shardwise.train.data.order import batch_number
+from shardwise.train.data.unmatched import unmatched
 from shardwise.train.layout import Layout
-from shardwise.train.microbatches import Batch
+from shardwise.train.microbatches import Batch, Compared
 from shardwise.train.zigzag import zigzag
 
 Rows = Callable[[np.ndarray], sequences.Batch]
@@ -27,7 +28,7 @@ class Loader:
     """Global batches of `sequences` rows, from a function that reads rows by sample number.
 
     `left_out` are numbers of batches, counted from 0, that are never trained on; the first ones have as many rows as
-    `ramp_up` says.
+    `ramp_up` says. With `compares` a batch has prompts with answers to others beside its own.
     """
 
     def __init__(
@@ -39,15 +40,16 @@ class Loader:
         seq_len: int,
         left_out: Collection[int] = (),
         ramp_up: Sequence[RampUp] = (),
+        compares: bool = False,
     ) -> None:
-        self._rows, self._layout = rows, layout
+        self._rows, self._layout, self._compares = rows, layout, compares
         self._left_out = left_out
         self._sizes, self._seq_len = BatchSizes.of(sequences, ramp_up), seq_len
         self.waited_seconds = 0.0
 
-    def of(self, rows: Rows) -> "Loader":
+    def of(self, rows: Rows, *, compares: bool = False) -> "Loader":
         """Return the loader of other rows, as many in each batch as in these after the ramp."""
-        return Loader(rows, self._layout, sequences=self._sizes.last, seq_len=self._seq_len)
+        return Loader(rows, self._layout, sequences=self._sizes.last, seq_len=self._seq_len, compares=compares)
 
     @property
     def num_sequences(self) -> int:
@@ -60,13 +62,20 @@ class Loader:
 
     def batch(self, step: int) -> Batch:
         """Return the batch of one step: the samples that follow those of all batches before."""
+        return self._batch(step, self._rows)
+
+    def _whole(self, step: int) -> Batch | Compared:
+        own = self.batch(step)
+        return Compared(own, self._batch(step, unmatched(self._rows))) if self._compares else own
+
+    def _batch(self, step: int, of_samples: Rows) -> Batch:
         number = self.number(step)
         first, shape = self._sizes.before(number), (self._sizes.size(number), self._seq_len)
 
         # Devices of one tensor or context group hold the same rows, and every field needs them: read them once.
         @cache
         def read(start: int, stop: int) -> sequences.Batch:
-            return self._rows(np.arange(first + start, first + stop, dtype=np.int64))
+            return of_samples(np.arange(first + start, first + stop, dtype=np.int64))
 
         def place(field: str) -> jax.Array:
             def slice_of(index: tuple[slice, ...] | None) -> np.ndarray:
@@ -79,14 +88,14 @@ class Loader:
 
         return Batch(*(place(field) for field in Batch._fields))
 
-    def ahead(self, start: int, stop: int) -> Iterator[Batch]:
+    def ahead(self, start: int, stop: int) -> Iterator[Batch | Compared]:
         """Yield the batches of steps start to stop - 1; add up in `waited_seconds` how long the caller waited."""
         with ThreadPoolExecutor(1, thread_name_prefix="loader") as pool:
-            coming: Future[Batch] = pool.submit(self.batch, start)
+            coming: Future[Batch | Compared] = pool.submit(self._whole, start)
             for step in range(start, stop):
                 asked = time.perf_counter()
                 batch = coming.result()
                 self.waited_seconds += time.perf_counter() - asked
                 if step + 1 < stop:
-                    coming = pool.submit(self.batch, step + 1)
+                    coming = pool.submit(self._whole, step + 1)
                 yield batch

@@ -71,8 +71,7 @@ class Loop:
     ) -> None:
         self._start, self._controls, self._phases, self._peers = start, controls, phases, peers
         self._directory, self._report, self._saves = directory, report, saves
-        profile, folder = start.job.spec.training.profile, directory.profile(peers.rank)
-        self._profiler = Profiler(profile, folder, rank=peers.rank)
+        self._profiler = Profiler(start.job.spec.training.profile, directory.profile(peers.rank), rank=peers.rank)
         self._probe, self._mfu = Probe(start.kept), mfu_of_one_token_a_second
         self._program = start.program
         left_out, batch = {*self._program.training.data.leave_out, *start.left_out}, self._program.training.batch
@@ -83,6 +82,7 @@ class Loop:
             seq_len=self._program.config.seq_len,
             left_out=left_out,
             ramp_up=batch.ramp_up,
+            compares=self._program.training.has_unmatched,
         )
         self._judge = Judge.of(self._program.training, start.past, left_out)
         self._state: State = start.state

@@ -204,7 +204,7 @@ def _peak(job: TrainingJob, directory: RunDirectory, ready: Start, peers: Peers)
 
 def _mfu_text(token_flops: int, hardware: Peak, training: Training) -> str:
     """Explain how the MFU of the log lines is computed."""
-    reference = 1 if training.has_reference else 0  # the model as it was goes forward alone
+    reference = training.more_forwards  # these go forward alone
     of_a_parameter, of_a_key = (4 if training.lora else 6) + 2 * reference, 12 + 4 * reference
     return (
         f"MFU: {token_flops / 1e6:.1f} MFLOP a token ({of_a_parameter} per parameter in a matrix + {of_a_key} x heads "

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import jax
 
-from shardwise.train.state import Abstract, Program, beside_weights, parameters
+from shardwise.train.state import Abstract, Program, beside_weights, flat, parameters
 from shardwise.train.step import abstract_batch
 
 MOST_DEVICES = 16
@@ -35,7 +35,7 @@ class DeviceMemory:
 
 def device_memory(program: Program, compiled: jax.stages.Compiled) -> list[DeviceMemory]:
     """Return one row per device, in mesh order: of the first `MOST_DEVICES`, since all hold as much."""
-    state, batch = program.abstract(), abstract_batch(program)._asdict()
+    state, batch = program.abstract(), flat(abstract_batch(program))
     devices = list(program.layout.mesh.devices.flat)
     alike = DeviceMemory(
         device="",

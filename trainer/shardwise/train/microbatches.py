@@ -23,6 +23,27 @@ class Batch(NamedTuple):
     """int32: which document of its sequence a token belongs to."""
 
 
+class Compared(NamedTuple):
+    """A batch of answers, and one of their prompts with answers to others (`train/data/unmatched.py`)."""
+
+    own: Batch
+    unmatched: Batch
+
+    @property
+    def tokens(self) -> Array:
+        """Those that are trained on."""
+        return self.own.tokens
+
+
+class Point(NamedTuple):
+    """What the loss of a batch depends on beside it and the parameters."""
+
+    step: Array
+    """int32."""
+    moved: Array | None = None
+    """float32 scalar: how far the model has moved from what it was, of a loss that asks for it."""
+
+
 def split(program: Program, x: Array) -> Array:
     """Split [batch, ...] into [microbatch, row, ...].
 

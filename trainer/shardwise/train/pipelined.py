@@ -54,6 +54,8 @@ class Stage:
     """Of rows of the global batch."""
     is_reference: bool = False
     """Whether it is of the model as it was, which preferences are compared with."""
+    moved: Array | None = None
+    """What the loss of answers asks for, beside them."""
 
     def loss(self) -> LossSums:
         """Return the sums of the loss over all microbatches."""
@@ -128,7 +130,7 @@ class Stage:
         return run(schedule, visit, inputs)
 
     def _loss(self, others: Params, output: Array, part: Microbatches) -> LossSums:
-        loss = loss_of_head(self.settings, self.program.training, part.segments, part.reference)
+        loss = loss_of_head(self.settings, self.program.training, part.segments, part.reference, self.moved)
         return self._model({**self.params, **others}).loss_of(
             output, part.targets, part.weights, self.program.layout, loss
         )

@@ -221,8 +221,8 @@ def averaged(program: Program, state: State) -> dict[str, Any] | None:
     return {**state.get(BASE, {}), **{path: x.astype(program.kept_dtype(path)) for path, x in means.items()}}
 
 
-def flat(state: State) -> dict[str, Any]:
-    """Return a state's leaves by dotted path, e.g. `params.blocks.mlp.up.weight` or `optimizer.1.0.mu.norm.bias`."""
+def flat(state: Any) -> dict[str, Any]:
+    """Return a tree's leaves by dotted path, e.g. `params.blocks.mlp.up.weight` or `optimizer.1.0.mu.norm.bias`."""
     leaves = jax.tree_util.tree_leaves_with_path(state)
     return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
 

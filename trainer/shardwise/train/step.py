@@ -16,7 +16,7 @@ from jax.extend.core import Jaxpr
 from shardwise.train.bad_steps import Judge
 from shardwise.train.balance import LOADS, busiest, by_gradient, moved
 from shardwise.train.gradients import each_loss, gradients, loss_sums
-from shardwise.train.microbatches import Batch
+from shardwise.train.microbatches import Batch, Compared
 from shardwise.train.optimizer import schedule
 from shardwise.train.state import AVERAGE, Abstract, Program, State, parameters
 
@@ -78,18 +78,20 @@ def trace_step(program: Program) -> Jaxpr:
 
 def lower_evaluation(program: Program) -> jax.stages.Lowered:
     """Lower the loss sums of a batch: (params, batch) -> LossSums over all replicas, without dropout."""
-    return _lower_of_batch(program, loss_sums)
+    return _lower_of_batch(program, loss_sums, abstract_batch(program))
 
 
 def lower_token_losses(program: Program) -> jax.stages.Lowered:
     """Lower the loss of each token: (params, batch) -> float32 [batch, position], as `each_loss` has it."""
-    return _lower_of_batch(program, each_loss)
+    return _lower_of_batch(program, each_loss, _abstract_rows(program))
 
 
-def _lower_of_batch(program: Program, of: Callable[[Program, Params, Batch], Any]) -> jax.stages.Lowered:
+def _lower_of_batch(
+    program: Program, of: Callable[[Program, Params, Any], Any], batch: Batch | Compared
+) -> jax.stages.Lowered:
     layout, shardings = program.layout, program.shardings()
 
-    def _evaluate(params: Params, batch: Batch) -> Any:  # a program's name is that of its function
+    def _evaluate(params: Params, batch: Any) -> Any:  # a program's name is that of its function
         return of(program, params, batch)
 
     jitted = jax.jit(
@@ -98,11 +100,16 @@ def _lower_of_batch(program: Program, of: Callable[[Program, Params, Batch], Any
         out_shardings=layout.replicated,
         compiler_options=program.compiler_options(),
     )
-    return program.lower(jitted, parameters(program.abstract()), abstract_batch(program))
+    return program.lower(jitted, parameters(program.abstract()), batch)
 
 
-def abstract_batch(program: Program, sequences: int | None = None) -> Batch:
+def abstract_batch(program: Program, sequences: int | None = None) -> Batch | Compared:
     """Return the shapes, dtypes and shardings of a global batch; see `lower_step`."""
+    own = _abstract_rows(program, sequences)
+    return Compared(own, own) if program.training.has_unmatched else own
+
+
+def _abstract_rows(program: Program, sequences: int | None = None) -> Batch:
     shape = (sequences or program.training.batch.sequences, program.config.seq_len)
     whole: Callable[..., Any] = partial(Abstract, shape, sharding=program.layout.batch)
     return Batch(*(whole(dtype=dtype) for dtype in (jnp.int32, jnp.int32, jnp.float32, jnp.int32)))
@@ -114,7 +121,7 @@ def _abstract_controls(program: Program) -> Abstract:
 
 
 def _step(
-    program: Program, state: State, batch: Batch, controls: Array, limit: Array | None = None
+    program: Program, state: State, batch: Batch | Compared, controls: Array, limit: Array | None = None
 ) -> tuple[State, Metrics]:
     sums, slopes, loads = gradients(program, parameters(state), batch, state["step"])
     mean = program.rule.trained(jax.tree.map(lambda slope: slope / sums.weight, by_gradient(slopes)))

@@ -123,6 +123,7 @@ CONFLICTS = (
             ("ipo", "pulls no pair apart without end"),
             ("simpo", "has no such term"),
             ("orpo", "has no such term"),
+            ("kto", "has no such term"),
         )
     ),
     *(
@@ -130,7 +131,11 @@ CONFLICTS = (
             facts=(Fact("training.loss.margin", ">", 0), Fact("training.loss.preferences", "==", kind)),
             expected=f"0 with preferences: {kind}; it is a part of the loss of simpo alone",
         )
-        for kind in ("dpo", "ipo", "orpo")
+        for kind in ("dpo", "ipo", "orpo", "kto")
+    ),
+    Conflict(
+        facts=(Fact("training.loss.chosenWeight", ">", 0), Fact("training.loss.preferences", "==", "kto")),
+        expected="0 with preferences: kto, which has no such term",
     ),
     Conflict(
         facts=(Fact("training.loss.chosenWeight", "==", 0.0), Fact("training.loss.preferences", "==", "orpo")),

@@ -21,8 +21,9 @@ def questions_are_lines_of_their_own(job: TrainingJob) -> Iterator[Problem]:
     """Require of a set of questions nothing that says what else a line is."""
     for index, one in enumerate(job.spec.training.evaluation.sets):
         path = f"{_PATH}.evaluation.sets.{index}"
-        if one.questions and one.preferences:
-            yield wrong(f"{path}.preferences", True, "no preferences with questions", "take one of the two out")
+        if one.questions and one.is_judged:
+            name = "labels" if one.labels else "preferences"
+            yield wrong(f"{path}.{name}", True, f"no {name} with questions", "take one of the two out")
         if one.questions and one.text_field != "text":
             expected = "no textField with questions, which reads prompt, choices and answer"
             yield wrong(f"{path}.textField", one.text_field, expected, "take it out")

@@ -23,6 +23,10 @@ Preferences = Annotated[
     bool, Field(description="Whether each line has two answers, one chosen and one rejected, and the loss is of pairs.")
 ]
 
+Labels = Annotated[
+    bool, Field(description="Whether each line has one answer and a label, true for a good one; for preferences: kto.")
+]
+
 
 class Source(StrictModel):
     """Documents from files of one kind, with a share in the mixture."""
@@ -43,9 +47,20 @@ class Source(StrictModel):
     text_field: TextField = "text"
     chat_template: ChatTemplate = None
     preferences: Preferences = False
+    labels: Labels = False
     leave_out: tuple[Annotated[int, Field(ge=0, le=MAX_INT32)], ...] = Field(
         (), strict=False, max_length=1024, description="Sequences, counted from 0, that are not trained on."
     )
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether its answers are good or bad, in pairs or by themselves, and their loss is one of preferences."""
+        return self.preferences or self.labels
+
+    @property
+    def judged_words(self) -> str:
+        """What these answers are called."""
+        return "answers with labels" if self.labels else "pairs of answers"
 
 
 class EvaluationSet(StrictModel):
@@ -58,6 +73,7 @@ class EvaluationSet(StrictModel):
     text_field: TextField = "text"
     chat_template: ChatTemplate = None
     preferences: Preferences = False
+    labels: Labels = False
     questions: bool = Field(
         False,
         description="Whether each line is a question with choices; it is counted how often the likeliest is right.",
@@ -65,6 +81,11 @@ class EvaluationSet(StrictModel):
     batches: Annotated[int | None, Unit("batches"), FilledFrom("evaluation.batches")] = Field(
         None, ge=1, le=100000, description="Batches of one evaluation, at most; the whole set has no more."
     )
+
+    @property
+    def is_judged(self) -> bool:
+        """As of a source."""
+        return self.preferences or self.labels
 
 
 class MixturePhase(StrictModel):

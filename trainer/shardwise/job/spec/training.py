@@ -222,10 +222,20 @@ class Training(StrictModel):
 
     @property
     def learns_preferences(self) -> bool:
-        """Whether sequences are pairs of answers; of a valid job, all are or none."""
-        return any(source.preferences for source in self.data.train)
+        """Whether sequences are answers that are good or bad; of a valid job, all are or none."""
+        return any(source.is_judged for source in self.data.train)
 
     @property
     def has_reference(self) -> bool:
         """Whether answers are compared with what the weights of startFrom make of them, beside the model."""
         return self.learns_preferences and self.loss.compares
+
+    @property
+    def has_unmatched(self) -> bool:
+        """Whether a step looks at prompts with answers to others, too."""
+        return self.learns_preferences and self.loss.preferences == "kto"
+
+    @property
+    def more_forwards(self) -> int:
+        """How often a step goes forward without going back: of what was, and with answers to others of both."""
+        return self.has_reference + 2 * self.has_unmatched

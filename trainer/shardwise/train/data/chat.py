@@ -22,6 +22,7 @@ REJECTED = np.uint32(1 << 30)
 """The bit of the tokens of a rejected answer and of what it answers; no vocabulary is so large."""
 PROMPT, CHOSEN, REJECTED_ANSWER = "prompt", "chosen", "rejected"
 """The keys of a pair of answers (`shardwise.train.data.pairs`)."""
+_SIDES = {CHOSEN: np.uint32(0), REJECTED_ANSWER: REJECTED}
 MARKED_DTYPE = np.dtype("<u4")
 
 _EXPECTED = "expected a JSON object with messages, a list of objects with role and content"
@@ -62,55 +63,14 @@ def _llama3(message: Message) -> Iterator[Part]:
 
 
 TEMPLATES: Mapping[str, Callable[[Message], Iterator[Part]]] = {"chatml": _chatml, "llama3": _llama3}
-# The same for transformers, which renders it with jinja: a conversation, and what every answer begins with.
-_JINJA: Mapping[str, str] = {
-    "chatml": (
-        "{% for message in messages %}"
-        "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
-        "{% endfor %}"
-        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
-    ),
-    "llama3": (
-        "{% for message in messages %}"
-        "{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' }}"
-        "{{ message['content'] | trim + '<|eot_id|>' }}"
-        "{% endfor %}"
-        "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}"
-    ),
-}
-
-_CONTENT: Mapping[str, str] = {"chatml": "message['content']", "llama3": "message['content'] | trim"}
-"""What they write of a message's content."""
-
-
-def jinja_of(template: str, begin: str | None, *, spaced: bool = False) -> str:
-    """Return a template as the `chat_template` of transformers, with the token that begins each conversation.
-
-    It is `spaced` for a tokenizer that puts a space before each text: transformers encodes a conversation as one text,
-    so the spaces that training has put before the messages are written out.
-    """
-    jinja, content = _JINJA[template], _CONTENT[template]
-    if spaced:
-        jinja = jinja.replace(content, f"(' ' + ({content}) if {content} else '')")
-    return ("" if begin is None else f"{{{{ {json.dumps(begin)} }}}}") + jinja
-
-
-def puts_a_space(tokenizer: Tokenizer) -> bool:
-    """Return whether a tokenizer puts a space before each text that it encodes, as Llama 2's does."""
-
-    def tokens(*texts: str) -> list[int]:
-        return [int(token) for text in texts for token in tokenizer.encode(text)]
-
-    # To one that passes over spaces both are the same.
-    return all(tokens("a\n", text) == tokens(f"a\n {text}") != tokens(f"a\n{text}") for text in ("b", " b"))
 
 
 class ChatTokenizer:
-    """A tokenizer of conversations and pairs, each the content that `conversation_of` or `pair_of` makes of a line.
+    """A tokenizer of conversations and pairs, each what `conversation_of`, `pair_of` or `labelled_of` makes of a line.
 
     The tokens of answers, and of the marker that ends each, have MARK; the token that ends the document has not. A pair
     is the conversation with the chosen answer, a token that ends it, and the one with the rejected answer, whose tokens
-    have REJECTED too. Of a pair only what differs is an answer.
+    have REJECTED too. Of a pair only what differs is an answer. An answer with a label is one side of a pair, whole.
     """
 
     def __init__(self, tokenizer: Tokenizer, template: str) -> None:
@@ -139,12 +99,7 @@ class ChatTokenizer:
         contents = [json.loads(piece) for piece in pieces]
         encoded = iter(self._encoded([side for content in contents for side in self._sides(content)]))
         end = np.array([self.end_of_text], np.uint32)
-        return [
-            np.concatenate([next(encoded), end, next(encoded) | REJECTED])
-            if isinstance(content, dict)
-            else next(encoded)
-            for content in contents
-        ]
+        return [self._joined(content, encoded, end) for content in contents]
 
     def asked(self, messages: Iterable[Message]) -> list[int]:
         """Return the tokens that a model is given to answer these messages: theirs, and what every answer begins with.
@@ -193,8 +148,17 @@ class ChatTokenizer:
             yield self._rendered(Message(*each) for each in content)
             return
         prompt = [part._replace(counts=False) for part in self._rendered(Message(*each) for each in content[PROMPT])]
-        for side in (CHOSEN, REJECTED_ANSWER):
-            yield [*prompt, *self._rendered(Message(*each) for each in content[side])]
+        for side in _SIDES:
+            if side in content:
+                yield [*prompt, *self._rendered(Message(*each) for each in content[side])]
+
+    @staticmethod
+    def _joined(content: Any, encoded: Iterator[TokenArray], end: TokenArray) -> TokenArray:
+        """Return the tokens of a conversation, of both sides of a pair, or of the one side that is there."""
+        if not isinstance(content, dict):
+            return next(encoded)
+        sides = [next(encoded) | mark for side, mark in _SIDES.items() if side in content]
+        return np.concatenate([sides[0], *(part for side in sides[1:] for part in (end, side))])
 
     def _tokens(self, part: Part, encoded: Iterator[TokenArray]) -> TokenArray:
         tokens = self._markers[part.text] if part.is_marker else next(encoded).astype(np.uint32)

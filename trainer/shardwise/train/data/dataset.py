@@ -162,10 +162,10 @@ def _refuse_too_little(
 
 
 def _say_left_out(source: Source, cut: Cut, seq_len: int, report: Callable[[str], None]) -> None:
-    """Tell of pairs of answers that are too long, and refuse a source that has no others."""
+    """Tell of answers that are too long, and refuse a source that has no others."""
     if not cut.num_left_out:
         return
-    many = f"{cut.num_left_out:,} pairs of answers are longer than the {seq_len + 1:,} tokens of a sequence"
+    many = f"{cut.num_left_out:,} {source.judged_words} are longer than the {seq_len + 1:,} tokens of a sequence"
     if not cut.count():
         raise DataError(f"source {source.name!r}: all {many}; expected some that fit. Raise seqLen.")
     report(f"{source.name}: {many}, and are left out")

@@ -85,7 +85,7 @@ def _text(source: Source, opened: Opened, own: Data, seq_len: int) -> tuple[Held
         )
     sequences = cut_up([source], [opened.train], own, seq_len, keeps_rest=True)
     if not sum(sequences.count()):
-        raise DataError(_too_little(source.name, opened.train.num_tokens, sequences))
+        raise DataError(_too_little(source, opened.train.num_tokens, sequences))
     return HeldOutSet(sequences), opened.identity
 
 
@@ -116,14 +116,15 @@ def open_held_out(data: Data, *, seq_len: int, cache_root: Path, report: Report,
     return Evaluated(name=HELD_OUT, sequences=HeldOutSet(sequences), batches=None)
 
 
-def _too_little(name: str, num_tokens: int, sequences: Sequences) -> str:
+def _too_little(source: Source, num_tokens: int, sequences: Sequences) -> str:
     if num_left_out := sum(cut.num_left_out for cut in sequences.cuts):
         most = f"the {sequences.seq_len + 1:,} tokens of a sequence"
         return (
-            f"evaluation set {name!r}: all {num_left_out:,} pairs of answers are longer than {most}; expected some "
-            "that fit. Raise seqLen, or take the set out."
+            f"evaluation set {source.name!r}: all {num_left_out:,} {source.judged_words} are longer than {most}; "
+            "expected some that fit. Raise seqLen, or take the set out."
         )
-    return f"evaluation set {name!r} has {num_tokens} tokens; expected at least 2. Give more text, or take the set out."
+    has = f"evaluation set {source.name!r} has {num_tokens} tokens"
+    return f"{has}; expected at least 2. Give more text, or take the set out."
 
 
 def _source(one: EvaluationSet) -> Source:

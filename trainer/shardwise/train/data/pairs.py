@@ -1,7 +1,8 @@
 """Preferences: two answers to the same messages, one that was chosen and one that was rejected, of a line's object.
 
 Given as `trl` and most published sets have them: `chosen` and `rejected` are texts or lists of messages, after those of
-`prompt`, or with them at their beginning.
+`prompt`, or with them at their beginning. An answer by itself is `completion`, likewise, with a `label`, true for a
+good one: half a pair.
 """
 
 import json
@@ -13,6 +14,11 @@ from shardwise.train.data.chat import ANSWER, CHOSEN, PROMPT, REJECTED_ANSWER, M
 _EXPECTED = (
     f"expected a JSON object with {CHOSEN} and {REJECTED_ANSWER}, each a text or a list of objects with role and "
     f"content, and {PROMPT}, the same"
+)
+_COMPLETION, _LABEL = "completion", "label"
+_EXPECTED_LABEL = (
+    f"expected a JSON object with {PROMPT} and {_COMPLETION}, each a text or a list of objects with role and content, "
+    f"and {_LABEL}, true for a good answer. Take labels out for others."
 )
 
 
@@ -31,6 +37,20 @@ def pair_of(value: Any, where: str) -> bytes:
     same = _num_same(chosen, rejected)
     pair = {PROMPT: chosen[:same], CHOSEN: chosen[same:], REJECTED_ANSWER: rejected[same:]}
     return json.dumps(pair, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def labelled_of(value: Any, where: str) -> bytes:
+    """Return the answer in a line's object as JSON: the messages before it, and its own by what it is of a pair.
+
+    The answer is what the assistant says last. Raise DataError if it holds none.
+    """
+    if not isinstance(value, dict) or not isinstance(value.get(_LABEL), bool) or _COMPLETION not in value:
+        raise DataError(f"{where}: no {_COMPLETION}, or no true or false as {_LABEL}; {_EXPECTED_LABEL}")
+    prompt = _messages(value.get(PROMPT) or [], PROMPT, "user", where)
+    whole = _after(prompt, _messages(value[_COMPLETION], _COMPLETION, ANSWER, where), _COMPLETION, where)
+    asked = 1 + max(number for number, each in enumerate(whole) if each.role != ANSWER)
+    answer = {CHOSEN if value[_LABEL] else REJECTED_ANSWER: whole[asked:]}
+    return json.dumps({PROMPT: whole[:asked], **answer}, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def _messages(given: Any, key: str, role: str, where: str) -> list[Message]:

@@ -34,8 +34,8 @@ class Stream(Documents, Protocol):
 class Batch:
     """Rows of a batch. `targets` is `tokens` one later; a target of weight 0 is not learned from.
 
-    `segments` numbers the documents of a sequence from 0; all 0 if attention goes across documents. Of pairs of answers
-    it numbers the chosen ones evenly, and each rejected one as its chosen one and one more.
+    `segments` numbers the documents of a sequence from 0; all 0 if attention goes across documents. Of answers that
+    are good or bad it numbers the good ones evenly; of a pair the rejected one is the chosen one and one more.
     """
 
     tokens: NDArray[np.int32]  # [batch, position]
@@ -85,7 +85,7 @@ class Sequences:
 def cut_up(
     sources: Sequence[Source], streams: Sequence[Stream], data: Data, seq_len: int, *, keeps_rest: bool = False
 ) -> Sequences:
-    """Return the sequences of sources' streams: whole pairs of answers, conversations, or even ones of text.
+    """Return the sequences of sources' streams: whole answers, good or bad, conversations, or even ones of text.
 
     What is left at the end of a text is a shorter sequence, or is not used.
     """
@@ -101,7 +101,7 @@ def cut_up(
 
 
 def _cut(source: Source, stream: Stream, seq_len: int, *, keeps_rest: bool) -> Cut:
-    if source.preferences:
+    if source.is_judged:
         return Whole(stream, seq_len)
     return Packed(stream, seq_len) if source.chat_template else Even(stream.num_tokens, seq_len, keeps_rest=keeps_rest)
 

@@ -17,7 +17,7 @@ from shardwise.protocol.errors import DataError
 from shardwise.train.data.chat import conversation_of
 from shardwise.train.data.columns import ARROW, PARQUET, rows
 from shardwise.train.data.files import DataFile, read_blocks, read_range
-from shardwise.train.data.pairs import pair_of
+from shardwise.train.data.pairs import labelled_of, pair_of
 from shardwise.train.data.questions import question_of
 
 _SPLIT_SALT = b"shardwise split"
@@ -31,16 +31,22 @@ PREFERENCES = "\0"
 """The same of a line that is a pair of answers (`shardwise.train.data.pairs`)."""
 QUESTIONS = "\1"
 """The same of a line that is a question with choices (`shardwise.train.data.questions`)."""
+LABELS = "\2"
+"""The same of a line that is one answer with a label (`shardwise.train.data.pairs`)."""
+JUDGED = {PREFERENCES: ("pairs of answers", "preferences"), LABELS: ("answers with labels", "labels")}
+"""What lines of answers are called, and the field of a source that says so."""
 
 _OF_OBJECT: Mapping[str, Callable[[Any, str], bytes]] = {
     CONVERSATION: conversation_of,
     PREFERENCES: pair_of,
     QUESTIONS: question_of,
+    LABELS: labelled_of,
 }
 
 _EXPECTED: Mapping[str, str] = {
     CONVERSATION: "expected conversations for chatTemplate: a .jsonl file with a list in messages",
     PREFERENCES: "expected pairs of answers for preferences: a .jsonl file with prompt, chosen and rejected",
+    LABELS: "expected answers with labels: a .jsonl file with prompt, completion and label",
     QUESTIONS: "expected questions: a .jsonl file with prompt, choices and answer",
 }
 
@@ -137,6 +143,8 @@ def field_of(source: Source) -> str:
     """Return the text field of a source's lines, or what stands for lines with messages."""
     if source.chat_template is None:
         return source.text_field
+    if source.labels:
+        return LABELS
     return PREFERENCES if source.preferences else CONVERSATION
 
 

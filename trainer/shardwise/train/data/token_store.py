@@ -24,7 +24,7 @@ from shardwise.train.data.blocks import BlockCache, MappedReader, Range, RangedR
 from shardwise.train.data.chat import TEMPLATES
 from shardwise.train.data.folder import Folder
 from shardwise.train.data.part_file import ENDS_DTYPE, FORMAT, STREAMS, PartCounts
-from shardwise.train.data.sources import PREFERENCES
+from shardwise.train.data.sources import JUDGED
 from shardwise.train.data.tokenizer import Tokenizer
 
 INDEX = "index.json"
@@ -166,16 +166,18 @@ class TokenStore:
                 f"the token store {self.url!r} was made with the tokenizer {self.index.tokenizer}; given "
                 f"{tokenizer.fingerprint}. Name that tokenizer in data.tokenizer, or tokenize again with this one."
             )
-        is_pairs = self.index.corpus["text_field"] == PREFERENCES
-        if is_pairs != (text_field == PREFERENCES):  # conversations and text have tokenizers of their own
-            kinds = ("pairs of answers", "conversations") if is_pairs else ("conversations", "pairs of answers")
-            change = "Set preferences: true in" if is_pairs else "Take preferences out of"
+        (holds, field_held), (wants, asked) = (
+            JUDGED.get(kind, ("conversations", "")) for kind in (self.index.corpus["text_field"], text_field)
+        )
+        if holds != wants:  # conversations and text have tokenizers of their own
+            change = f"Set {field_held}: true in" if field_held else f"Take {asked} out of"
             raise DataError(
-                f"the token store {self.url!r} holds {kinds[0]}; given a source of {kinds[1]}. {change} the source, "
+                f"the token store {self.url!r} holds {holds}; given a source of {wants}. {change} the source, "
                 "or give it a store of the other kind."
             )
+        is_judged = bool(field_held)
         field = self.index.corpus["text_field"]  # None of files of text, which have no fields
-        if not is_pairs and field is not None and text_field not in (field, Source.model_fields["text_field"].default):
+        if not is_judged and field is not None and text_field not in (field, Source.model_fields["text_field"].default):
             raise DataError(
                 f"the token store {self.url!r} holds the text of textField {field}; given {text_field}. Take textField "
                 "out beside its path, or tokenize again with this one."
