@@ -100,11 +100,15 @@ def _preferred(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, *words:
     asked = [{"prompt": f"say {n}", "choices": [f"it is {n}", f"no {n}"], "answer": n % 2} for n in range(8)]
     (tmp_path / "asked.jsonl").write_text("".join(json.dumps(each) + "\n" for each in asked))
     questions = f"{{name: asked, paths: [{tmp_path}/asked.jsonl], chatTemplate: chatml, questions: true}}"
+    said = [[{"role": "user", "content": f"say {n}"}, {"role": "assistant", "content": f"it is {n}"}] for n in range(9)]
+    (tmp_path / "said.jsonl").write_text("".join(json.dumps({"messages": each}) + "\n" for each in said))
+    beside = f"{{name: text, paths: [{tmp_path}/text.txt], batches: 2}}, "
+    beside += f"{{name: said, paths: [{tmp_path}/said.jsonl], chatTemplate: chatml}}"
     source = f"paths: [{tmp_path}/pairs.jsonl], chatTemplate: chatml, preferences: true"
     learns = [
         *shape,
         f"training.data={{train: [{{name: pairs, {source}}}], attendAcross: document, heldOut: 0.3}}",
-        f"training.evaluation={{everySteps: 2, batches: 99, sets: [{{name: again, {source}}}, {questions}]}}",
+        f"training.evaluation={{everySteps: 2, batches: 99, sets: [{{name: again, {source}}}, {questions}, {beside}]}}",
         f"training.startFrom={{path: {tmp_path}/base, step: 1}}",
         "training.optimizer={name: adamw, learningRate: 1e-2}",
         "training.steps=2",
@@ -124,7 +128,7 @@ def test_preferences_are_evaluated_as_in_training(
 ) -> None:
     """Beside the weights that they are compared with, pair by pair; what the run begins from has learned none yet.
 
-    Questions are answered beside them, by the model alone.
+    Questions are answered beside them, and text and conversations have their loss a token, by the model alone.
     """
     in_training = _preferred(tmp_path, tmp_path_factory, *lora)
     ended = process("evaluate", "preferred", "--json", folder=tmp_path)
@@ -135,8 +139,14 @@ def test_preferences_are_evaluated_as_in_training(
     assert found["again"]["accuracy"] == in_training["again"]["accuracy"]
     assert found["asked"] == pytest.approx(in_training["asked"], rel=1e-5)
     assert found["asked"]["questions"] == 8
+    assert found["said"]["loss"] == pytest.approx(in_training["said"]["loss"], rel=1e-5)
+    assert (
+        found["said"]["tokens"] == in_training["said"]["tokens"] == sum(len(f"it is {n}<|im_end|>") for n in range(9))
+    )
+    assert found["text"]["perplexity"] == pytest.approx(np.exp(found["text"]["loss"]))
     shown = process("evaluate", "preferred", folder=tmp_path)
     assert "means over pairs" in shown.out
+    assert "means over tokens" in shown.out
     none = ("--set=training.data.heldOut=0", "--set=training.evaluation={}")
     asked = process("evaluate", "preferred", *none, folder=tmp_path)
     named = "{name: pairs, paths: [pairs.jsonl], chatTemplate: chatml, preferences: true}"
@@ -161,6 +171,27 @@ def test_preferences_without_a_reference_are_evaluated_as_in_training(
     assert found["pairs"] == in_training["again"]["tokens"] == 90
     assert found["loss"] == pytest.approx(in_training["again"]["loss"], rel=1e-5)
     assert found["accuracy"] == in_training["again"]["accuracy"]
+
+
+def test_answers_are_evaluated_as_in_training(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, process: Command
+) -> None:
+    """Each pair gives two of KTO; how far the model has moved is of a batch, and here another number of rows is one."""
+    kto = ["training.lora={rank: 4}", "training.loss={preferences: kto, beta: 0.5}"]
+    kto += ["training.optimizer.average.decay=0.5"]
+    in_training = _preferred(tmp_path, tmp_path_factory, *kto)
+    ended = process("evaluate", "preferred", "--json", folder=tmp_path)
+    assert ended.code == 0, ended.error
+    found = json.loads(ended.out)["sets"]["again"]
+    assert found["answers"] == in_training["again"]["tokens"] == 180
+    assert found["loss"] == pytest.approx(in_training["again"]["loss"], rel=2e-2) != 0.5
+    assert found["loss"] < 0.5
+
+    ended = process("evaluate", "preferred", "--average", "--json", folder=tmp_path)
+    assert ended.code == 0, ended.error
+    averaged, expected = json.loads(ended.out)["sets"]["said"], in_training["average/said"]
+    assert averaged["loss"] == pytest.approx(expected["loss"], rel=1e-5)
+    assert averaged["loss"] != pytest.approx(in_training["said"]["loss"], rel=1e-4)
 
 
 def test_other_text_is_named_on_the_command_line(run: Path, process: Command, tmp_path: Path) -> None:

@@ -677,7 +677,12 @@ RULES = [
     (
         f"training={{{ADAPTERS}, data: {{attendAcross: document, train: [{PAIRS}, {{name: c, paths: [d]}}]}}}}",
         "spec.training.data.train.1.preferences",
-        ["given false", "true for all sources and evaluation sets, or for none"],
+        ["given false", "true for all sources, or for none"],
+    ),
+    (
+        f"training.evaluation={{everySteps: 1, sets: [{PAIRS}]}}",
+        "spec.training.evaluation.sets.0.preferences",
+        ["given true", "no preferences beside sources of text"],
     ),
     (
         f"training={{{ADAPTERS}, data: {{attendAcross: document, train: [{PAIRS}]}}, loss: {{zLoss: 0.01}}}}",

@@ -28,8 +28,8 @@ from shardwise.train.lora import without_adapters
 from shardwise.train.metrics import records
 from shardwise.train.microbatches import Batch
 from shardwise.train.model import whole_table
-from shardwise.train.state import REFERENCE, Program, parameters
-from shardwise.train.step import trace_step
+from shardwise.train.state import REFERENCE, Program, parameters, without_copies
+from shardwise.train.step import lower_evaluation_of_text, trace_step
 from shardwise.train.zigzag import zigzag
 
 MakeProgram = Callable[..., Program]
@@ -198,6 +198,33 @@ def test_the_arithmetic_of_the_reference_is_counted(
     padded = config.Vocab.size - config.vocab_size
     head = 2 * config.embed_size * (config.vocab_size + (3 + references) * padded)
     assert counted - head == pytest.approx(flops_per_token(config, training), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("replica 2 x fsdp 2 x tensor 2, 2 microbatches", OF_PAIRS),
+        ("fsdp 2 x pipeline 3", OF_PAIRS),
+        ("fsdp 2 x context 4, ring", PAIRS),
+    ],
+)
+def test_text_beside_pairs_has_the_loss_that_it_has_alone(
+    make_program: MakeProgram, name: str, words: tuple[str, ...]
+) -> None:
+    """On every mesh: that of the same weights in a job of text, whatever they are compared with."""
+    devices, mesh = MESHES[name]
+    program = make_program(*words, *mesh, num_devices=devices)
+    alone = [word for word in words if not word.startswith(("data.train", "loss"))]
+    plain = make_program(*alone, num_devices=1)
+    batch, params = _batch(), _params(program)
+    found = lower_evaluation_of_text(program).compile()(without_copies(params), _on(program, batch))
+    held = {path: jax.device_put(np.asarray(x), jax.devices()[0]) for path, x in without_copies(params).items()}
+    with plain.lowering():
+        expected = jax.jit(lambda p, b: loss_sums(plain, p, b))(held, _on(plain, batch))
+
+    assert float(found.weight) == float(expected.weight) == batch.weights.sum()
+    assert float(found.cross_entropy) == pytest.approx(float(expected.cross_entropy), rel=1e-5)
+    assert float(found.correct) == float(expected.correct)
 
 
 # ---- runs

@@ -147,7 +147,7 @@ def _results(model: "Model", sets: "list[Evaluated]", console: Console) -> Itera
             )
         if "questions" in means:
             yield one.name, means
-        elif program.training.learns_preferences:
+        elif one.is_judged:
             counted = "answers" if program.training.has_unmatched else "pairs"
             yield one.name, {"loss": means["loss"], "accuracy": means["accuracy"], counted: means["tokens"]}
         else:
@@ -171,14 +171,14 @@ def _perplexity(loss: float) -> float:
 
 
 def _tables(step: int, results: Mapping[str, Mapping[str, float]]) -> Iterator[Table]:
-    """Yield a table of the sets of text or pairs, and one of those of questions, as far as there are any."""
-    for of_what, has_questions in (("tokens", False), ("questions", True)):
-        found = {name: values for name, values in results.items() if ("questions" in values) == has_questions}
+    """Yield a table of the sets of text, one of those of pairs or answers, and one of those of questions."""
+    kinds = ("questions", "pairs", "answers", "tokens")  # of questions there are tokens, too
+    for kind in reversed(kinds):
+        found = {
+            name: values for name, values in results.items() if next(each for each in kinds if each in values) == kind
+        }
         if found:
-            columns = next(iter(found.values()))
-            judged = next((name for name in ("pairs", "answers") if name in columns), of_what)
-            title = f"step {step}, means over {judged}"
-            yield _table(title, found, list(columns))
+            yield _table(f"step {step}, means over {kind}", found, list(next(iter(found.values()))))
 
 
 def _table(title: str, results: Mapping[str, Mapping[str, float]], columns: Sequence[str]) -> Table:

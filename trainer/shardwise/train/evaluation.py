@@ -14,8 +14,8 @@ from shardwise.protocol.evaluated import of_average
 from shardwise.train.data.evaluation_sets import Evaluated
 from shardwise.train.data.questions import QuestionSet
 from shardwise.train.loader import Loader
-from shardwise.train.state import Program, State, averaged, parameters
-from shardwise.train.step import lower_evaluation, lower_token_losses
+from shardwise.train.state import Program, State, averaged, parameters, without_copies
+from shardwise.train.step import lower_evaluation, lower_evaluation_of_text, lower_token_losses
 
 Lower = Callable[..., jax.stages.Lowered]
 
@@ -24,18 +24,24 @@ class Programs(NamedTuple):
     """What evaluates sets, compiled; None if no set asks for it."""
 
     text: Compiled | None = None
-    """`lower_evaluation`, of sets of text or of pairs."""
+    """`lower_evaluation`, of sets of what the job learns: text, or answers that are good or bad."""
+    beside: Compiled | None = None
+    """`lower_evaluation_of_text`, of sets of text beside answers."""
     questions: Compiled | None = None
     """`lower_token_losses`."""
 
 
 def asked_for(training: Training) -> dict[str, Lower]:
     """Return what lowers the programs that a job's sets ask for, by the fields of `Programs`."""
-    sets = training.evaluation.sets
-    has_text = training.data.held_out > 0 or any(not one.questions for one in sets)
-    has_questions = any(one.questions for one in sets)
-    found: dict[str, Lower] = {"text": lower_evaluation} if has_text else {}
-    return found | ({"questions": lower_token_losses} if has_questions else {})
+    sets, learns = training.evaluation.sets, training.learns_preferences
+    texts = [one for one in sets if not one.questions]
+    is_due = {
+        "text": training.data.held_out > 0 or any(one.is_judged == learns for one in texts),
+        "beside": any(one.is_judged != learns for one in texts),
+        "questions": any(one.questions for one in sets),
+    }
+    lower = {"text": lower_evaluation, "beside": lower_evaluation_of_text, "questions": lower_token_losses}
+    return {name: lower[name] for name, due in is_due.items() if due}
 
 
 def means_of_sets(
@@ -74,13 +80,16 @@ class Evaluator:
         `loss` and `accuracy` are over the targets that count, and `tokens` is their number; of questions see
         `QuestionSet.means`.
         """
-        is_asked = isinstance(one.sequences, QuestionSet)
-        loader = self.loader(one.sequences.rows, compares=self.compares and not is_asked)
-        program = self.programs.questions if is_asked else self.programs.text
+        loader = self.loader(one.sequences.rows, compares=self.compares and one.is_judged)
+        program, params = self.programs.text, self.params
+        if isinstance(one.sequences, QuestionSet):
+            program = self.programs.questions
+        elif self.programs.beside is not None and not one.is_judged:
+            program, params = self.programs.beside, without_copies(params)
         assert program is not None, "asked for"
         found = []
         for batch in loader.ahead(0, one.num_batches(loader.num_sequences)):
-            found.append(jax.device_get(program(self.params, batch)))
+            found.append(jax.device_get(program(params, batch)))
             self.beat()
         if isinstance(one.sequences, QuestionSet):
             return one.sequences.means(np.concatenate(found))

@@ -35,7 +35,10 @@ def evaluated_on(training: Training, data: Dataset, seq_len: int, show: Show, ph
         show(
             f"nothing will be evaluated: evaluation.everySteps is {evaluation.every_steps}, and steps {training.steps}"
         )
-    held_out = [Evaluated(name=HELD_OUT, sequences=data.held_out, batches=evaluation.batches)] if data.held_out else []
+    judged, most = training.learns_preferences, evaluation.batches
+    held_out = []
+    if data.held_out:
+        held_out = [Evaluated(name=HELD_OUT, sequences=data.held_out, batches=most, is_judged=judged)]
     sets = open_sets(
         evaluation.sets,
         training.data,

@@ -7,7 +7,7 @@ preferences are compared with. Outside of a program it is a flat dict {dotted pa
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self, TypeVar
 
@@ -81,6 +81,12 @@ class Program:
             training=training,
             xla_options=options(flags),
         )
+
+    def of_text(self) -> Self:
+        """Return the program of the same model whose loss is that of text; it has no copies to compare with."""
+        sources = (one.model_copy(update={"preferences": False, "labels": False}) for one in self.training.data.train)
+        data = self.training.data.model_copy(update={"train": tuple(sources)})
+        return replace(self, training=self.training.model_copy(update={"data": data}), names=without_copies(self.names))
 
     def model(self, params: Mapping[str, Array]) -> Gpt:
         """Return the model with these parameters, and with zeros for its loads if they are there."""
@@ -196,6 +202,11 @@ def _with_copies(training: Training, weights: Mapping[str, T]) -> dict[str, T]:
     """Return what is given for each weight, and once more for what preferences are compared with if that is a copy."""
     is_twice = training.has_reference and training.lora is None
     return {**weights, **({REFERENCE + path: x for path, x in weights.items()} if is_twice else {})}
+
+
+def without_copies(params: Mapping[str, T]) -> dict[str, T]:
+    """Return what is given for each parameter, without those that preferences are compared with."""
+    return {path: x for path, x in params.items() if not path.startswith(REFERENCE)}
 
 
 def without_base(state: State) -> State:

@@ -81,6 +81,11 @@ def lower_evaluation(program: Program) -> jax.stages.Lowered:
     return _lower_of_batch(program, loss_sums, abstract_batch(program))
 
 
+def lower_evaluation_of_text(program: Program) -> jax.stages.Lowered:
+    """Lower the same of text, whatever loss the job has; its parameters are `without_copies`."""
+    return lower_evaluation(program.of_text())
+
+
 def lower_token_losses(program: Program) -> jax.stages.Lowered:
     """Lower the loss of each token: (params, batch) -> float32 [batch, position], as `each_loss` has it."""
     return _lower_of_batch(program, each_loss, _abstract_rows(program))

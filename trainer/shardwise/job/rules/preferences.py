@@ -11,12 +11,17 @@ _PATH = "spec.training"
 
 
 def sources_are_all_pairs_or_none(job: TrainingJob) -> Iterator[Problem]:
-    """Require of all sources and sets that they are for one and the same loss, and that a template writes answers."""
+    """Require of all sources that they are for one and the same loss, and that a template writes answers.
+
+    A set may be of answers where the sources are; it may be of text everywhere.
+    """
     training = job.spec.training
     for place, one in _places(job):
         path = f"{_PATH}.{place}.{_said_by(one)}"
-        if one.is_judged != training.learns_preferences:
-            yield wrong(path, one.is_judged, "true for all sources and evaluation sets, or for none")
+        if one.is_judged and not training.learns_preferences:
+            yield wrong(path, True, f"no {_said_by(one)} beside sources of text, whose loss is another")
+        if training.learns_preferences and isinstance(one, Source) and not one.is_judged:
+            yield wrong(path, False, "true for all sources, or for none")
         if one.is_judged and one.chat_template is None:
             yield wrong(path, True, "a chatTemplate beside it, which writes the answers", "set chatTemplate: chatml")
         if one.labels and one.preferences:

@@ -29,6 +29,8 @@ class Evaluated:
     name: str
     sequences: HeldOutSet | QuestionSet
     batches: int | None
+    is_judged: bool = False
+    """Whether it is of answers that are good or bad."""
     identity: dict[str, Any] | None = None
     """What the set's content is; None of documents that are part of the training data's fingerprint."""
 
@@ -72,7 +74,11 @@ def open_sets(
         else:
             sequences, content = _text(*next(opened), own, seq_len)
             identity = {"name": one.name, **content}
-            found.append(Evaluated(name=one.name, sequences=sequences, batches=batches, identity=identity))
+            found.append(
+                Evaluated(
+                    name=one.name, sequences=sequences, batches=batches, is_judged=one.is_judged, identity=identity
+                )
+            )
     return found
 
 
@@ -113,7 +119,8 @@ def open_held_out(data: Data, *, seq_len: int, cache_root: Path, report: Report,
     sequences = cut_up(data.train, streams, data, seq_len, keeps_rest=True)
     if not sum(sequences.count()):
         raise DataError(f"data.heldOut {data.held_out:g} has kept no document out of training; there is none to read")
-    return Evaluated(name=HELD_OUT, sequences=HeldOutSet(sequences), batches=None)
+    is_judged = any(source.is_judged for source in data.train)
+    return Evaluated(name=HELD_OUT, sequences=HeldOutSet(sequences), batches=None, is_judged=is_judged)
 
 
 def _too_little(source: Source, num_tokens: int, sequences: Sequences) -> str:
