@@ -369,18 +369,18 @@ RULES = [
         ["given 32", "fewer than the 32 layers, so that one has experts"],
     ),
     (
-        "training={model: {preset: mixtral-8x7b, experts: {denseBlocks: 2, denseMlp: 64}}, mesh: {pipeline: 2}, "
-        + REST
+        "training={model: {preset: mixtral-8x7b, experts: {denseBlocks: 2, denseMlp: 64}}, mesh: {pipeline: 4}, "
+        + REST.replace("16", "16, microbatches: 4")
         + "}",
         "spec.training.mesh.pipeline",
-        ["given 2", "1 with experts.denseBlocks", "blocks of one kind"],
+        ["given 4", "divides 30 layers behind denseBlocks"],
     ),
     (
         "training={model: {preset: glm4.5-air}, mesh: {pipeline: 2}, "
         + REST.replace("16", "16, microbatches: 2")
         + "}",
         "spec.training.mesh.pipeline",
-        ["given 2", "1 with experts.denseBlocks", "blocks of one kind"],
+        ["given 2", "divides 45 layers behind denseBlocks"],
     ),
     (
         "training.model={preset: glm4.5-air, experts: {pickBias: false, biasRate: 0.01}}",

@@ -18,7 +18,6 @@ _MLP = preset_or("self.model", "mlp", "mlp", f"4 * {of_preset('self.model', 'emb
 _ROWS = (
     f"((self.model.?vocabSize.orValue({BYTE_VOCAB_SIZE}) + {VOCAB_MULTIPLE - 1}) / {VOCAB_MULTIPLE} * {VOCAB_MULTIPLE})"
 )
-_LAYERS = of_preset("self.model", "layers", "layers")
 _HAS_LAYERS = has_size("self.model", "layers")
 _PIPELINE = "self.?mesh.?pipeline.orValue(1)"
 _CONTEXT = "self.?mesh.?context.orValue(1)"
@@ -37,6 +36,8 @@ _PRESET_DENSE = ", ".join(
     f"'{preset}': {sizes['experts'].dense_blocks or 0}" for preset, sizes in PRESETS.items() if "experts" in sizes
 )
 _DENSE = f"self.model.?experts.?denseBlocks.orValue({{{_PRESET_DENSE}}}[?self.model.?preset.orValue('')].orValue(0))"
+# Those that a pipeline splits: the first blocks of a mixture are of another kind.
+_LAYERS = f"({of_preset('self.model', 'layers', 'layers')} - {_DENSE})"
 _LAYERS_OF_STAGE = f"{_LAYERS} / {_PIPELINE}"
 # What tensor divides: its name, whether it is known here, and it.
 _DIVIDED = (
@@ -69,11 +70,6 @@ MESH_RULES: tuple[Rule, ...] = (
         message=listed("expected pipelineRounds that divide the layers of a stage, such as", _LAYERS_OF_STAGE),
         shows=True,
         field=".mesh.pipelineRounds",
-    ),
-    _of_training(
-        holds=f"{_PIPELINE} == 1 || {_DENSE} == 0",
-        message="expected 1 with experts.denseBlocks: the stages of a pipeline have blocks of one kind",
-        field=".mesh.pipeline",
     ),
     _of_training(
         holds=f"{_EXPERT} == 1 || {_EXPERTS} > 0",

@@ -128,7 +128,7 @@ def _over_context(program: Program) -> float:
     passes = (1.0 if config.remat == "none" else 2.0) + program.training.more_forwards
     if layout.context_strategy == "ring":
         passes += 1 if config.remat == "none" else 1 - 1 / (layout.context - 1)
-    a_pass = float(config.num_layers // layout.stages * values)
+    a_pass = float(config.num_layers / layout.stages * values)
     return a_pass * passes * layout.dtype.itemsize + a_pass * layout.wire.itemsize
 
 

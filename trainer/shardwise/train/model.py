@@ -80,16 +80,14 @@ class Gpt(eqx.Module):
             {batch, position, embed} in the compute dtype, split by position over tensor.
 
         """
-        x = self._entering(table, tokens, dropout, layout)
-        if self.dense_blocks is not None:
-            x = folded(self.dense_blocks, x, hax.arange(self.config.DenseLayers), segments, dropout, layout)
+        x = self._entering(table, tokens, segments, dropout, layout)
         numbers = hax.arange(self.config.Layers, start=self.config.num_dense_blocks)
         x = folded(self.blocks, x, numbers, segments, dropout, layout)
         return normed(self.norm, x, layout)
 
-    def entering(self, tokens: Array, dropout: Dropout, layout: Layout) -> Array:
-        """Return what the first layer gets of these tokens, [batch, position, embed]; see `hidden`."""
-        x = self._entering(whole_table(self.token_embedding, layout), tokens, dropout, layout)
+    def entering(self, tokens: Array, segments: Array | None, dropout: Dropout, layout: Layout) -> Array:
+        """Return what the first of `blocks` gets of these tokens, [batch, position, embed]; see `hidden`."""
+        x = self._entering(whole_table(self.token_embedding, layout), tokens, segments, dropout, layout)
         return _in_stream(x, layout)
 
     def through(self, x: Array, layers: Array, segments: Array | None, dropout: Dropout, layout: Layout) -> Array:
@@ -104,9 +102,13 @@ class Gpt(eqx.Module):
         table = self.token_embedding if self.head is None else self.head
         return self._loss(hidden, whole_table(table, layout), targets, weights, loss)
 
-    def _entering(self, table: Array, tokens: Array, dropout: Dropout, layout: Layout) -> NamedArray:
-        x = self._embed(table, tokens, layout)
-        return dropped(dropout, x, jnp.int32(self.config.num_layers), "embedding")
+    def _entering(
+        self, table: Array, tokens: Array, segments: Array | None, dropout: Dropout, layout: Layout
+    ) -> NamedArray:
+        x = dropped(dropout, self._embed(table, tokens, layout), jnp.int32(self.config.num_layers), "embedding")
+        if self.dense_blocks is None:
+            return x
+        return folded(self.dense_blocks, x, hax.arange(self.config.DenseLayers), segments, dropout, layout)
 
     def for_generation(self, dtype: jnp.dtype) -> Self:
         """Return the model for `first_logits` and `next_logits`: blocks one by one, and what is multiplied in `dtype`.

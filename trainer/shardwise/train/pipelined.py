@@ -1,8 +1,9 @@
 """The loss and its gradient of a step whose layers are a pipeline: where what is not a layer runs, and what is kept.
 
 The embedding and the head run on all stages, each with the microbatches that are its own, before the pipeline and after
-it. Their gradients are made one microbatch at a time and summed over the stages once. `train/pipeline.py` is the
-schedule. This runs inside a shard_map that is manual over `pipeline`, with one replica's rows.
+it; and with the embedding the first blocks of a mixture that are of another kind than all others, which are few. Their
+gradients are made one microbatch at a time and summed over the stages once. `train/pipeline.py` is the schedule. This
+runs inside a shard_map that is manual over `pipeline`, with one replica's rows.
 """
 
 from collections.abc import Callable
@@ -107,14 +108,15 @@ class Stage:
 
     def _input(self, others: Params, part: Microbatches) -> Array:
         model = self._model({**self.params, **others})
-        return model.entering(part.tokens, self.dropout(part.rows), self.program.layout)
+        return model.entering(part.tokens, part.segments, self.dropout(part.rows), self.program.layout)
 
     def _outputs(self, layers: Params, inputs: Array) -> Array:
         """Send all stages' microbatches through all layers, and return what comes of this stage's own."""
         schedule = Schedule.of(self.program.training)
         layers = {**self._layers, **layers}
         stacks = {path: dealt(schedule, x) for path, x in layers.items()} if schedule.rounds > 1 else layers
-        num_layers = self.program.config.num_layers // (schedule.stages * schedule.rounds)
+        config = self.program.config
+        num_layers = config.Layers.size // (schedule.stages * schedule.rounds)
 
         def visit(x: Array, turn: Array, microbatch: Array) -> Array:
             part = jax.tree.map(lambda x: x[microbatch], self.parts)
@@ -123,10 +125,12 @@ class Stage:
             model = self._model({**self._others, **blocks})
             first = (turn * schedule.stages + jax.lax.axis_index(AXIS)) * num_layers
             numbers = first + jnp.arange(num_layers, dtype=jnp.int32)
+            if config.num_dense_blocks:
+                numbers = numbers + config.num_dense_blocks
             return model.through(x, numbers, part.segments, self.dropout(part.rows), self.program.layout)
 
         if schedule.rounds > 1:  # else the layers that were picked would be kept for every visit
-            visit = jax.checkpoint(visit, policy=OF_A_VISIT[self.program.config.remat], prevent_cse=False)
+            visit = jax.checkpoint(visit, policy=OF_A_VISIT[config.remat], prevent_cse=False)
         return run(schedule, visit, inputs)
 
     def _loss(self, others: Params, output: Array, part: Microbatches) -> LossSums:

@@ -7,7 +7,7 @@ from shardwise.job.accelerators import offered
 from shardwise.job.document import wrong
 from shardwise.job.presets import padded_vocab_size
 from shardwise.job.rules.training import batch_divides
-from shardwise.job.spec import TrainingJob
+from shardwise.job.spec import Training, TrainingJob
 from shardwise.job.topology import (
     divisors,
     mesh_shape,
@@ -152,16 +152,25 @@ def expert_divides_experts(job: TrainingJob) -> Iterator[Problem]:
 
 def pipeline_divides_layers(job: TrainingJob) -> Iterator[Problem]:
     """Require that each stage has equally many layers in each round."""
-    mesh, layers = job.spec.training.mesh, job.spec.training.model.layers
+    mesh, layers = job.spec.training.mesh, _layers_of_stages(job.spec.training)
     if layers is None or layers % (mesh.pipeline * mesh.pipeline_rounds) == 0:
         return
     if layers % mesh.pipeline:
-        expected = f"a size that divides {layers} layers{_fitting(job, 'pipeline', divisors(layers))}"
+        behind = "" if layers == job.spec.training.model.layers else " behind denseBlocks"
+        expected = f"a size that divides {layers} layers{behind}{_fitting(job, 'pipeline', divisors(layers))}"
         yield wrong(f"{_MESH}.pipeline", mesh.pipeline, expected)
         return
     left = layers // mesh.pipeline
     expected = f"a number that divides the {left} layers of a stage: {any_of(divisors(left))}"
     yield wrong(f"{_MESH}.pipelineRounds", mesh.pipeline_rounds, expected)
+
+
+def _layers_of_stages(training: Training) -> int | None:
+    """Return the layers that a pipeline splits: not the first blocks of a mixture, which are of another kind."""
+    model = training.model
+    if model.layers is None:
+        return None
+    return max(0, model.layers - ((model.experts.dense_blocks or 0) if model.experts else 0))
 
 
 def _fitting(job: TrainingJob, axis: str, sizes: Sequence[int]) -> str:
@@ -187,7 +196,7 @@ def _objections(job: TrainingJob, axis: str, size: int) -> Iterator[str]:
     training = job.spec.training
     mesh = training.mesh.model_copy(update={axis: size})
     changed = job.with_spec(training=training.model_copy(update={"mesh": mesh}))
-    shape, layers = mesh_shape(changed), training.model.layers
+    shape, layers = mesh_shape(changed), _layers_of_stages(training)
     if shape is None:
         yield _MESH
     if _uneven(changed, mesh.tensor, shape.data if shape else 1, mesh.context):

@@ -158,9 +158,9 @@ def router_can_choose(job: TrainingJob) -> Iterator[Problem]:
 
 
 def dense_blocks_have_a_width(job: TrainingJob) -> Iterator[Problem]:
-    """Require a width of the first blocks' MLP where there are such blocks, a mixture after them, and no pipeline."""
-    training, path = job.spec.training, f"{_PATH}.experts"
-    layers, experts = training.model.layers, training.model.experts
+    """Require a width of the first blocks' MLP where there are such blocks, and a mixture after them."""
+    model, path = job.spec.training.model, f"{_PATH}.experts"
+    layers, experts = model.layers, model.experts
     if experts is None or experts.dense_blocks is None:
         return
     given = experts.dense_blocks
@@ -171,9 +171,6 @@ def dense_blocks_have_a_width(job: TrainingJob) -> Iterator[Problem]:
         yield wrong(f"{path}.denseMlp", experts.dense_mlp, expected)
     if layers is not None and given >= layers:
         yield wrong(f"{path}.denseBlocks", given, f"fewer than the {layers} layers, so that one has experts")
-    if given and training.mesh.pipeline > 1:
-        expected = "1 with experts.denseBlocks: the stages of a pipeline have blocks of one kind"
-        yield wrong("spec.training.mesh.pipeline", training.mesh.pipeline, expected)
 
 
 def rope_scaling_has_its_fields(job: TrainingJob) -> Iterator[Problem]:
