@@ -15,6 +15,10 @@ LABELLED = "{name: a, paths: [b], chatTemplate: chatml, labels: true}"
 PREFERENCES = "preferences: true"
 WHOLE_STATE = "startFrom: {path: a, step: 4, restore: all}"
 TINY = "model: {preset: tiny}, steps: 9, batch: {sequences: 16}, optimizer: {learningRate: 1}"
+PROMPTS = "{name: a, paths: [b], prompts: true}"
+LEARNING = f"{TINY}, data: {{train: [{PROMPTS}]}}"
+CHAT_PROMPTS = "{name: c, paths: [b], prompts: true, chatTemplate: chatml}"
+REWARD = "reinforcement: {samples: 4, maxTokens: 8, reward: {pattern: (a)}"
 ADAPTERS = f"{TINY}, lora: {{rank: 4}}, startFrom: {{path: a, step: 0}}"
 LATENT = "preset: llama2-7b"
 NARROW = "rotaryDim: 64, latent: {kvRank: 64, valueSize: 96}"
@@ -751,6 +755,111 @@ RULES = [
         ["given 0.1", "0 with preferences: kto"],
     ),
     ("training.loss.goodWeight=2", "spec.training.loss.goodWeight", ["given 2", "the loss of kto alone"]),
+    (
+        f"training.data.train=[{PROMPTS}]",
+        "spec.training.data.train.0.prompts",
+        ["given true", "true with training.reinforcement, and false without"],
+    ),
+    (
+        f"training={{{TINY}, data: {{train: [{{name: a, paths: [b]}}]}}, {REWARD}}}}}",
+        "spec.training.data.train.0.prompts",
+        ["given false", "true with training.reinforcement"],
+    ),
+    (
+        f"training={{{LEARNING.replace('true', 'true, preferences: true')}, {REWARD}}}}}",
+        "spec.training.data.train.0.preferences",
+        ["given true", "false with prompts", "take one of the two out"],
+    ),
+    (
+        f"training={{{LEARNING.replace('true', 'true, textField: question')}, {REWARD}}}}}",
+        "spec.training.data.train.0.textField",
+        ['given "question"', "no textField with prompts, which reads prompt"],
+    ),
+    (
+        f"training={{{LEARNING.replace(PROMPTS, f'{PROMPTS}, {CHAT_PROMPTS}')}, {REWARD}}}}}",
+        "spec.training.data.train.1.chatTemplate",
+        ['given "chatml"', "none, as the first source has it: completions all end alike"],
+    ),
+    (
+        f"training={{{LEARNING}, {REWARD.replace('samples: 4', 'samples: 3')}}}}}",
+        "spec.training.batch.sequences",
+        ["given 16", "a multiple of reinforcement.samples 3", "take 15, 18"],
+    ),
+    (
+        f"training={{{LEARNING}, {REWARD.replace('samples: 4', 'samples: 1')}}}}}",
+        "spec.training.reinforcement.samples",
+        ["given 1", "an integer from 2 to 4096"],
+    ),
+    (
+        f"training={{{LEARNING.replace('16}', '16, rampUp: [{untilStep: 4, sequences: 8}]}')}, {REWARD}}}}}",
+        "spec.training.batch.rampUp.0.sequences",
+        ["given 8", "no rampUp with reinforcement"],
+    ),
+    (
+        f"training={{{LEARNING}, {REWARD.replace('maxTokens: 8', 'maxTokens: 999999')}}}}}",
+        "spec.training.reinforcement.maxTokens",
+        ["given 999999", "fewer than model.seqLen"],
+    ),
+    (
+        f"training={{{LEARNING}, {REWARD.replace('{pattern', '{command: [judge], pattern')}}}}}",
+        "spec.training.reinforcement.reward",
+        ["given both", "a pattern or a command"],
+    ),
+    (
+        f"training={{{LEARNING}, {REWARD.replace('pattern: (a)', 'within: 5s')}}}}}",
+        "spec.training.reinforcement.reward",
+        ["given neither", "a pattern or a command"],
+    ),
+    (
+        f"training={{{LEARNING}, {REWARD.replace('(a)', 'a(')}}}}}",
+        "spec.training.reinforcement.reward.pattern",
+        ['given "a("', "a regular expression of Python: missing )"],
+    ),
+    (
+        f"training={{{LEARNING}, {REWARD.replace('(a)', 'a')}}}}}",
+        "spec.training.reinforcement.reward.pattern",
+        ['given "a"', "a group in parentheses that has the answer", "such as '#### (.+)'"],
+    ),
+    (
+        f"training={{{LEARNING}, {REWARD}, klWeight: 0.1}}}}",
+        "spec.training.reinforcement.klWeight",
+        ["given 0.1", "0, or startFrom with a step beside it", "imported weights are step 0"],
+    ),
+    (
+        f"training={{{LEARNING}, {WHOLE_STATE}, {REWARD}, klWeight: 0.1}}}}",
+        "spec.training.startFrom.restore",
+        ['given "all"', "weights with klWeight"],
+    ),
+    (
+        f"training={{{LEARNING}, {REWARD}}}, mesh: {{pipeline: 2}}}}",
+        "spec.training.mesh.pipeline",
+        ["given 2", "1 with reinforcement: a pipeline makes no completions"],
+    ),
+    (
+        f"training={{{LEARNING}, {REWARD}}}, mesh: {{context: 2}}}}",
+        "spec.training.mesh.context",
+        ["given 2", "1 with reinforcement: completions are made of whole sequences"],
+    ),
+    (
+        f"training={{{LEARNING}, {REWARD}}}, loss: {{zLoss: 0.01}}}}",
+        "spec.training.loss.zLoss",
+        ["given 0.01", "0 with reinforcement"],
+    ),
+    (
+        f"training={{{LEARNING.replace('tiny', 'tiny, dropout: {residual: 0.1}')}, {REWARD}}}}}",
+        "spec.training.model.dropout.residual",
+        ["given 0.1", "0 with reinforcement: completions are made without dropout"],
+    ),
+    (
+        f"training={{{LEARNING.replace('train:', 'heldOut: 0.1, train:')}, {REWARD}}}}}",
+        "spec.training.data.heldOut",
+        ["given 0.1", "0 with reinforcement, which evaluates on nothing yet"],
+    ),
+    (
+        f"training={{{LEARNING}, {REWARD}}}, evaluation: {{everySteps: 2}}}}",
+        "spec.training.evaluation.everySteps",
+        ["given 2", "nothing with reinforcement, which evaluates on nothing yet"],
+    ),
     (
         "training.optimizer={name: adam, learningRate: 1, groups: [{match: a, weightDecay: 0.1}]}",
         "spec.training.optimizer.groups.0.weightDecay",

@@ -56,6 +56,7 @@ class _Process:
             past=NO_PAST,
             left_out=(),
             evaluation=None,
+            completions=None,
             kept=None,
             steps={16: _Step(self)},
         )

@@ -23,6 +23,7 @@ from shardwise_operator.api.data_rules import DATA_RULES
 from shardwise_operator.api.mesh_rules import MESH_RULES
 from shardwise_operator.api.model_rules import MIXTURE_PRESETS, MODEL_RULES
 from shardwise_operator.api.preference_rules import JUDGED, NO_SETS, PREFERENCE_RULES
+from shardwise_operator.api.reinforcement_rules import REINFORCEMENT_RULES
 
 _TRAINING = "spec.training"
 _of_training = partial(Rule, at=_TRAINING)
@@ -201,6 +202,7 @@ JOB_RULES: tuple[Rule, ...] = (
     *MESH_RULES,
     *_TRAINING_RULES,
     *DATA_RULES,
+    *REINFORCEMENT_RULES,
     *_conflict_rules(),
     *flag_rules(f"{_TRAINING}.xlaFlags", "self"),
     *_optimizer_rules(),

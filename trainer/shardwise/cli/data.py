@@ -40,9 +40,7 @@ def command(directory: RunDir, *, step: Of, as_json: Json = False) -> None:
         from shardwise.train.data.dataset import Reading, prepare
         from shardwise.train.data.opening import Watch
 
-    assert training.model.seq_len is not None, "the job is resolved"
-    batch = training.batch
-    reading = Reading(training.model.seq_len, batch.sequences, training.steps, training.seed, batch.ramp_up)
+    reading = Reading.of(training)
     watch = Watch(report=lambda line: errors.print(line, markup=False))
     data = prepare(training.data, reading, cache_root=cache_directory(), watch=watch)
     number = _batch(directory, training, step)

@@ -1,7 +1,7 @@
 """What a run *is*: the fields that must stay the same when it goes on, and those that may change.
 
 The trainer keeps `identity` in each checkpoint's manifest and compares it before it resumes; `--fork` starts a new run
-from the old weights instead. The table below covers every leaf of the job file, which a test holds.
+from the old weights instead. The table (`job/identity_table.py`) covers every leaf of the job file, which a test holds.
 
 - Data is known by its fingerprint, which the trainer makes from the contents of the files and the tokenizer; where
   they lie may change.
@@ -22,6 +22,7 @@ from typing import Any
 from shardwise.job.document import shown
 from shardwise.job.fields import ITEM, Path, dotted, leaves
 from shardwise.job.flags import changing_bits
+from shardwise.job.identity_table import TABLE
 from shardwise.job.load import as_data
 from shardwise.job.presets import BYTE_TOKENIZER
 from shardwise.job.resolve import resolve
@@ -47,75 +48,10 @@ _STEPS = "spec.training.steps"
 # What says which sequences a batch has; without epochs the steps are in no identity.
 _ORDER = (FINGERPRINT, "spec.training.seed", f"{_MODEL}.seqLen", _SEQUENCES, _STEPS)
 
-# By group: the fields that are part of the identity, and those that are free to change.
-_TABLE: Mapping[str, tuple[str, str]] = {
-    "": ("", "apiVersion kind"),
-    "metadata": ("", "name namespace labels annotations"),
-    "spec": ("", "deadline suspend preflight ttlAfterFinished managedBy"),
-    "spec.pod": ("", "directory image template"),
-    "spec.recovery": ("", "backoff hangAfter startWithin replaceWithin minSlices"),
-    "spec.recovery.restarts": (
-        "",
-        """failure nonfinite hang outOfMemory storage device hostLost eviction nodeLost maintenance admission image
-        unknown""",
-    ),
-    "spec.hardware": ("", "accelerator topology slices"),
-    "spec.program": ("", "module command args env workdir"),
-    "spec.training": ("seed xlaFlags", "steps"),
-    "spec.training.model": (
-        """layers heads kvHeads headSize embed mlp seqLen vocabSize block norm preNorm postNorm qkNorm qkNormOver
-        activation position rotaryDim rotaryPairs ropeTheta localRopeTheta rotaryPattern tiedHead headBias
-        attentionBias attentionOutBias attentionSinks mlpBias queryPreAttnScalar attentionSoftcap logitSoftcap
-        slidingWindow slidingWindowPattern scaleEmbedding embeddingFactor residualFactor logitDivisor
-        scaleByInverseLayer normEpsilon initStd""",
-        "preset remat attention",
-    ),
-    "spec.training.model.ropeScaling": (
-        """kind factor originalSeqLen lowFrequencyFactor highFrequencyFactor betaSlow betaFast attentionFactor truncate
-        shortFactors longFactors""",
-        "",
-    ),
-    "spec.training.model.experts": (
-        """count perToken score shareOne shareFactor pickBias biasRate groups groupsPerToken groupScore shared
-        sharedGate routerBias denseBlocks denseMlp balance""",
-        "",
-    ),
-    "spec.training.model.latent": ("kvRank qRank valueSize normEpsilon", ""),
-    "spec.training.model.dropout": ("embed residual attention", ""),
-    "spec.training.data": ("tokenizer beginToken endToken attendAcross heldOut leaveOut dedup", "store"),
-    "spec.training.data.train.*": ("name weight epochs textField chatTemplate preferences labels leaveOut", "paths"),
-    "spec.training.data.phases.*": ("fromStep weights", ""),
-    "spec.training.mesh": ("", "tensor fsdp replica dataInner expert context contextStrategy pipeline pipelineRounds"),
-    "spec.training.batch": ("sequences", "microbatches"),
-    "spec.training.batch.rampUp.*": ("untilStep sequences", ""),
-    "spec.training.optimizer": (
-        "name learningRate beta1 beta2 epsilon weightDecay clipNorm momentum adamLearningRate",
-        "",
-    ),
-    "spec.training.optimizer.average": ("decay", ""),
-    "spec.training.optimizer.groups.*": ("match rateFactor weightDecay", ""),
-    "spec.training.optimizer.schedule": ("kind warmupSteps decaySteps finalRatio", ""),
-    "spec.training.precision": ("params compute output products reduce", ""),
-    "spec.training.loss": (
-        "zLoss beta preferences margin labelSmoothing chosenWeight goodWeight badWeight",
-        "blockTokens",
-    ),
-    "spec.training.startFrom": ("step restore", "path"),
-    "spec.training.lora": ("rank alpha mlp", ""),
-    "spec.training.checkpoint": ("", "path every everySteps"),
-    "spec.training.checkpoint.keep": ("", "last everySteps"),
-    "spec.training.checkpoint.local": ("", "everySteps"),
-    "spec.training.evaluation": ("", "everySteps batches"),
-    "spec.training.evaluation.sets.*": ("", "name paths textField chatTemplate preferences labels questions batches"),
-    "spec.training.badSteps": ("", "nonFinite lossSpike sigmas window maxSkips"),
-    "spec.training.profile": ("", "steps ranks"),
-    "spec.training.tracking": ("", "tensorboard wandbProject mlflowExperiment trackioProject"),
-}
-
 
 def _names(column: int) -> frozenset[str]:
     return frozenset(
-        f"{group}.{name}".lstrip(".") for group, columns in _TABLE.items() for name in columns[column].split()
+        f"{group}.{name}".lstrip(".") for group, columns in TABLE.items() for name in columns[column].split()
     )
 
 

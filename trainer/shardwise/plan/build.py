@@ -16,9 +16,12 @@ from shardwise.plan.result import Bubble, Flops, MemoryUse, Moved, Plan, Wire
 from shardwise.plan.roofline import link_of, roofline
 from shardwise.plan.targets import what_brings
 from shardwise.protocol.errors import OutOfMemoryError
+from shardwise.protocol.text import size
+from shardwise.train.decoder import bytes_of
 from shardwise.train.flops import flops_per_token
 from shardwise.train.mesh import DATA
 from shardwise.train.pipeline import Schedule
+from shardwise.train.sampler import rows_at_once
 from shardwise.train.step import trace_step
 
 # Estimated from runs of eight jobs: what the loop, the other programs and all threads hold; how much more memory malloc
@@ -134,6 +137,14 @@ def _notes(step: Step) -> Iterable[str]:
         yield (
             f"{step.job.spec.training.data.tokenizer} is not here: planned for {step.assumed_vocab_size:,} tokens; set "
             "model.vocabSize for another number"
+        )
+    if step.program.training.reinforcement:
+        program, rows = step.program, rows_at_once(step.program)
+        weights, caches = bytes_of(program, program.layout.whole_over_data(), rows)
+        yield (
+            f"before each step completions are made, {rows:,} at once, with {size(weights, 2)} of weights a device and "
+            f"{size(caches, 2)} of caches beside the state: the step does not hold them, and neither they nor their "
+            "time are in another figure. Where such weights have no room, they are gathered block by block"
         )
     if spec.platform == "gpu" and not step.stand_in:
         yield (

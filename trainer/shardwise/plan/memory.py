@@ -16,7 +16,7 @@ from shardwise.plan.result import MemoryUse, Weight, axis_words
 from shardwise.train.memory import local_bytes
 from shardwise.train.pipeline import Schedule
 from shardwise.train.state import Program, beside_weights, flat, parameters, without_base
-from shardwise.train.step import abstract_batch
+from shardwise.train.step import batch_arrays
 
 _GPU_SHARE_VARIABLE, _GPU_SHARE = "XLA_PYTHON_CLIENT_MEM_FRACTION", 0.75
 """The share of a GPU's memory that JAX takes for programs: https://docs.jax.dev/en/latest/gpu_memory_allocation.html."""
@@ -26,7 +26,7 @@ def memory(step: Step) -> MemoryUse:
     """Return the kinds of a compiled step; their total is the compiler's peak, and the program itself."""
     state = step.program.abstract()
     held, optimizer = local_bytes(parameters(state)), local_bytes(beside_weights(state))
-    batch = local_bytes(flat(abstract_batch(step.program)))
+    batch = local_bytes(batch_arrays(step.program))
     rest = max(0, step.peak_bytes - held - optimizer - batch)
     kept = min(saved_activations(step), rest)
     gradients = min(gradient_bytes(step.program), rest - kept)

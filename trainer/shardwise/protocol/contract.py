@@ -124,6 +124,8 @@ class Phase(StrEnum):
     STEP = "step"
     SAVE = "save"
     EVALUATE = "evaluate"
+    SAMPLE = "sample"
+    REWARD = "reward"
     DONE = "done"
 
 

@@ -13,6 +13,7 @@
     |-- PeerError                 86   another process of the run is gone, or did not answer in time
     |-- LeaderlessError           87   a host of a cluster whose run has no leader any more
     |-- CompilerError             81   a program that cannot be compiled as the job asks
+    |-- RewardError                1   a program of rewards that has ended, or does not answer in time
     |-- NonFiniteError            82   a loss or gradient that is not a number, or a spike of the loss
     `-- OutOfMemoryError          83   a device or the host has no memory left
 
@@ -119,6 +120,10 @@ class PeerError(ShardwiseError, exit_code=ExitCode.PEER):
 
 class LeaderlessError(ShardwiseError, exit_code=ExitCode.HOSTS_MISSING):
     """A host of a run in a cluster has heard nothing of host 0 for longer than a successor may take."""
+
+
+class RewardError(ShardwiseError, exit_code=ExitCode.FAILURE):
+    """The program that says what completions are worth has ended, or did not answer in time."""
 
 
 class NonFiniteError(ShardwiseError, exit_code=ExitCode.NONFINITE):

@@ -7,8 +7,9 @@ same numbers and reach the same verdict.
 
 import math
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -104,6 +105,17 @@ class Judge:
         elif verdict.action == "skip":
             return self._counted(verdict)
         return verdict
+
+    def event(self, verdict: Verdict, step: int, batch: int, values: Mapping[str, float]) -> dict[str, Any]:
+        """Return the event that tells of a bad step."""
+        return {
+            "event": {"skip": "skipped", "rollBack": "rolledBack", "stop": "nonfinite"}[verdict.action],
+            "step": step,
+            "batch": batch,
+            "reason": f"step {step}: {verdict.reason}",
+            "loss": values["loss"],
+            "gradNorm": values["grad_norm"],
+        }
 
     def saved(self) -> None:
         """Count anew the steps that are skipped between two saves."""

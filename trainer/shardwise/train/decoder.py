@@ -4,7 +4,7 @@
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Self
@@ -25,6 +25,7 @@ from shardwise.train.decoding import (
     lower_weights,
     lower_window,
     num_slots,
+    params_of,
     weights_of,
 )
 from shardwise.train.layout import Layout
@@ -48,6 +49,8 @@ class Decoder:
     num_rows: int
     weights: tuple[Array, ...]
     """The arrays of the model: a call of a program would take the model itself apart, layer by layer."""
+    window: int | None = None
+    """Positions that all beginnings are filled up to; None: as few as the longest of them needs."""
     _compiled: dict[int, jax.stages.Compiled] = field(default_factory=dict)
 
     @classmethod
@@ -62,9 +65,7 @@ class Decoder:
 
     def begin(self, windows: Sequence[Sequence[int]]) -> tuple[Batch, int]:
         """Return the batch after these tokens, one window at most of each row, and its newest slot."""
-        longest = max(len(window) for window in windows)
-        # A power of two, so that few programs serve all lengths.
-        length = min(max(SHORTEST, 1 << (longest - 1).bit_length()), num_slots(self.program))
+        length = self.window or window_for(self.program, max(len(window) for window in windows))
         tokens = np.zeros((self.num_rows, length), np.int32)
         start = np.zeros(self.num_rows, np.int32)
         for row, window in enumerate(windows):
@@ -92,13 +93,20 @@ class Decoder:
         return self._compiled[key](self.weights, *inputs)
 
 
+def window_for(program: Program, longest: int) -> int:
+    """Return to how many positions beginnings are filled up: a power of two, so that few programs serve all lengths."""
+    return min(max(SHORTEST, 1 << (longest - 1).bit_length()), num_slots(program))
+
+
 def num_parts(program: Program) -> int:
     """Return over how many parts of `data` a batch is split."""
     return math.prod(program.layout.mesh.shape[axis] for axis in DATA)
 
 
-def layout_of(program: Program, num_rows: int) -> Layout:
+def layout_of(program: Program, num_rows: int, beside: Iterable[Any] | None = None) -> Layout:
     """Return the layout for generation: weights whole over `data` where they fit, or else as they are stored.
+
+    `beside` are abstract arrays that stay on the devices; by default the parameters.
 
     A token takes little work, so weights that are gathered for each would be most of the time. A model that is too
     large for a device is gathered all the same, block by block: slow, but text comes of it on the devices that there
@@ -109,12 +117,16 @@ def layout_of(program: Program, num_rows: int) -> Layout:
     known = program.layout.mesh.local_devices[0].memory_stats()
     if known is None or "bytes_limit" not in known:
         return whole
-    weights = weights_of(program)
-    needed = _bytes_on_one(program.abstract()["params"].values(), None)
-    needed += _bytes_on_one(jax.tree.leaves(weights), jax.tree.leaves(whole.placed(weights)))
-    caches, placed = jax.tree.leaves(caches_of(program, num_rows)), cached_by(program, whole)
-    needed += _bytes_on_one(caches, [placed] * len(caches))
+    needed = _bytes_on_one(params_of(program).values() if beside is None else beside, None)
+    needed += sum(bytes_of(program, whole, num_rows))
     return whole if needed <= _MEMORY_SHARE * known["bytes_limit"] else replace(program.layout, form=None)
+
+
+def bytes_of(program: Program, layout: Layout, num_rows: int) -> tuple[int, int]:
+    """Return the bytes on one device of the weights for generation, and of the caches of so many rows."""
+    weights, caches = weights_of(program), jax.tree.leaves(caches_of(program, num_rows))
+    of_weights = _bytes_on_one(jax.tree.leaves(weights), jax.tree.leaves(layout.placed(weights)))
+    return of_weights, _bytes_on_one(caches, [cached_by(program, layout)] * len(caches))
 
 
 def _bytes_on_one(arrays: Any, shardings: Sequence[NamedSharding] | None) -> int:

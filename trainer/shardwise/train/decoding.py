@@ -19,7 +19,7 @@ from shardwise.train.layout import Layout
 from shardwise.train.mesh import DATA
 from shardwise.train.model import Gpt
 from shardwise.train.sampling import Sampling
-from shardwise.train.state import Abstract, Program
+from shardwise.train.state import REFERENCE, Abstract, Program, parameters
 
 Array = jax.Array
 BLOCK = 16
@@ -70,11 +70,11 @@ def lower_weights(program: Program, layout: Layout) -> jax.stages.Lowered:
     """Lower (params by path) -> the weights' arrays."""
     jitted = jax.jit(
         lambda params: jax.tree.leaves(_prepared(program, params)),
-        in_shardings=(program.shardings()["params"],),
+        in_shardings=({path: x.sharding for path, x in params_of(program).items()},),
         out_shardings=jax.tree.leaves(layout.placed(weights_of(program))),
         compiler_options=program.compiler_options(runs_once=True),
     )
-    return program.lower(jitted, program.abstract()["params"])
+    return program.lower(jitted, params_of(program))
 
 
 def lower_window(program: Program, layout: Layout, num_rows: int, length: int) -> jax.stages.Lowered:
@@ -189,9 +189,14 @@ def _prepared(program: Program, params: Mapping[str, Array]) -> Gpt:
     return program.model(params).for_generation(program.layout.dtype)
 
 
+def params_of(program: Program) -> dict[str, Abstract]:
+    """Return the parameters that generation needs, as the program stores them: not what answers are compared with."""
+    return {path: x for path, x in parameters(program.abstract()).items() if not path.startswith(REFERENCE)}
+
+
 def weights_of(program: Program) -> Gpt:
     """Return the weights' shapes and dtypes."""
-    weights: Gpt = jax.eval_shape(partial(_prepared, program), program.abstract()["params"])
+    weights: Gpt = jax.eval_shape(partial(_prepared, program), params_of(program))
     return weights
 
 

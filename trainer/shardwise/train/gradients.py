@@ -18,6 +18,7 @@ from shardwise.train.model import Gpt
 from shardwise.train.pipeline import of_all_stages
 from shardwise.train.pipelined import Microbatches, Stage
 from shardwise.train.preferences import apart, loss_of_head
+from shardwise.train.reinforcement import completions_loss
 from shardwise.train.state import Program
 from shardwise.train.zigzag import straight
 
@@ -198,9 +199,14 @@ def _loss(
     reference: Array | None,
     moved: Array | None,
 ) -> LossSums:
-    """Return the loss sums, of tokens, of pairs or of answers."""
+    """Return the loss sums, of tokens, of pairs, of answers or of completions."""
     segments = _segments(program, batch)
     loss = loss_of_head(head_settings(program), program.training, segments, reference, moved)
+    if program.training.reinforcement:
+        assert batch.advantages is not None, "there are, of completions"
+        loss = partial(
+            completions_loss, head_settings(program), program.training.reinforcement, batch.advantages, reference
+        )
     model = program.model(params)
     return model.loss(batch.tokens, segments, batch.targets, batch.weights, dropout, program.layout, loss)
 

@@ -7,6 +7,7 @@ own devices.
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import fields
 from functools import cache
 
 import jax
@@ -22,6 +23,7 @@ from shardwise.train.microbatches import Batch, Compared
 from shardwise.train.zigzag import zigzag
 
 Rows = Callable[[np.ndarray], sequences.Batch]
+_FIELDS = tuple(field.name for field in fields(sequences.Batch))
 
 
 class Loader:
@@ -86,7 +88,7 @@ class Loader:
 
             return jax.make_array_from_callback(shape, self._layout.batch, slice_of)
 
-        return Batch(*(place(field) for field in Batch._fields))
+        return Batch(*(place(field) for field in _FIELDS))
 
     def ahead(self, start: int, stop: int) -> Iterator[Batch | Compared]:
         """Yield the batches of steps start to stop - 1; add up in `waited_seconds` how long the caller waited."""

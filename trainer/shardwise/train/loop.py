@@ -6,7 +6,7 @@ and at the same step on every process.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,12 +14,13 @@ import jax
 import numpy as np
 
 from shardwise.protocol.contract import Control, Phase
-from shardwise.protocol.errors import NonFiniteError
 from shardwise.protocol.evaluated import as_record
-from shardwise.train.bad_steps import Judge, Verdict
+from shardwise.train.bad_step_answer import answer
+from shardwise.train.bad_steps import Judge
 from shardwise.train.control import Controls
 from shardwise.train.evaluation import means_of_sets
 from shardwise.train.loader import Loader
+from shardwise.train.microbatches import Batch, Compared
 from shardwise.train.peers import Peers
 from shardwise.train.phases import Phases
 from shardwise.train.probe import Probe
@@ -28,7 +29,7 @@ from shardwise.train.report import Report, step_record
 from shardwise.train.run_directory import RunDirectory
 from shardwise.train.saves import Saves
 from shardwise.train.start import Start
-from shardwise.train.state import State
+from shardwise.train.state import State, parameters
 from shardwise.train.step import Metrics
 from shardwise.train.summary import Outcome
 
@@ -89,6 +90,7 @@ class Loop:
         self._completed_at = time.perf_counter()
         self._loss: float | None = None
         self._asked = Control.NONE
+        self._figures: dict[str, float] = {}
 
     def run(self) -> Outcome:
         """Train to the last step, or to an agreed stop; the last state is saved either way.
@@ -109,7 +111,7 @@ class Loop:
         self._completed_at = time.perf_counter()
         previous: _Dispatched | None = None
         asked = Control.NONE
-        for batch in self._loader.ahead(self._start.first_step, training.steps):
+        for batch in self._batches(training.steps):
             number = (previous.number if previous else self._start.first_step) + 1
             step = self._start.steps[len(batch.tokens)]
             if self._profiler.starts_at(number):
@@ -119,12 +121,14 @@ class Loop:
                 self._state, metrics = step(self._state, batch, self._control(), *self._limit(number))
             self._phases.dispatched(number)
             self._phases.seconds["wait"] = self._loader.waited_seconds
-            # The devices work on step `number` while this waits for the step before it.
-            self._complete(previous)
+            dispatched = _Dispatched(number, metrics, batch.tokens.size)
+            # The devices work on step `number` while this waits for the step before it, but where its weights are
+            # what makes the next batch.
+            self._complete(previous, dispatched if self._start.completions else None)
             # All act here on what that asks for, even one that read it early, around its own trace; but not once more
             # on what was done after its dispatch.
             asked = self._asked if self._asked > asked else Control.NONE
-            previous = _Dispatched(number, metrics, batch.tokens.size)
+            previous = dispatched
             evaluates = self._due(number, training.evaluation.every_steps)
             saves = self._saves_due(number, asked)
             traced = self._profiler.stops_at(number)
@@ -150,6 +154,16 @@ class Loop:
         self._complete(previous)
         return self._finish(last, stopped=asked == Control.STOP and last < training.steps)
 
+    def _batches(self, stop: int) -> Iterator[Batch | Compared]:
+        """Yield the batches up to the last step: read ahead, or of completions that the model as it is makes."""
+        first, completions = self._start.first_step, self._start.completions
+        if completions is None:
+            yield from self._loader.ahead(first, stop)
+            return
+        for step in range(first, stop):
+            batch, self._figures = completions.batch(self._loader.number(step), parameters(self._state))
+            yield batch
+
     def _finish(self, last: int, *, stopped: bool) -> Outcome:
         self._saves.save_last(last, self._state, self._judge.past)
         digest = self._saves.digest(self._state)
@@ -172,43 +186,29 @@ class Loop:
     def _due(self, number: int, every: int | None) -> bool:
         return every is not None and number % every == 0
 
-    def _complete(self, step: _Dispatched | None) -> None:
-        """Wait for a step, judge its numbers and report them, and keep what it asks for; once for each step."""
-        if step is None or step.number <= self._phases.step:
-            return
+    def _complete(self, *steps: _Dispatched | None) -> None:
+        """Wait for steps, judge their numbers and report them, and keep what they ask for; once for each step."""
+        for step in steps:
+            if step is not None and step.number > self._phases.step:
+                self._complete_one(step)
+
+    def _complete_one(self, step: _Dispatched) -> None:
         values = {name: float(x) for name, x in jax.device_get(step.metrics)._asdict().items() if x is not None}
         now = time.perf_counter()
         seconds, self._completed_at = now - self._completed_at, now
         verdict = self._judge.judge(step.number, values["loss"], values["grad_norm"])
         if verdict is not None:
-            self._handle_bad_step(step.number, values, verdict)
+            event = self._judge.event(verdict, step.number, self._loader.number(step.number - 1), values)
+            answer(verdict, event, self._report, self._directory, self._peers)
         self._phases.completed(step.number, seconds)
         if verdict is None:
             self._loss = values["loss"]
             z_loss = self._program.training.loss.z_loss > 0
             record = step_record(values, step.num_tokens / seconds, seconds, self._mfu, z_loss=z_loss)
+            if self._start.completions:
+                record = self._start.completions.record(record, values, self._figures)
             self._report.step(step.number, record)
         self._asked = Control(int(values["control"]))
-
-    def _handle_bad_step(self, number: int, values: Mapping[str, float], verdict: Verdict) -> None:
-        """Report the step; raise NonFiniteError unless it is skipped, which its program has done already."""
-        batch = self._loader.number(number - 1)
-        event = {"skip": "skipped", "rollBack": "rolledBack", "stop": "nonfinite"}[verdict.action]
-        numbers = {"loss": values["loss"], "gradNorm": values["grad_norm"]}
-        reason = f"step {number}: {verdict.reason}"
-        self._report.event({"event": event, "step": number, "batch": batch, "reason": reason, **numbers})
-        if event == "skipped":
-            return
-        if event == "rolledBack":
-            if self._peers.writes:
-                self._directory.leave_out(batch)
-            # Wait for rank 0: the first process that exits ends all others, and rank 0 must have written by then.
-            self._peers.exchange("leave out", "")
-            raise NonFiniteError(f"{reason}. The run goes back to its newest checkpoint, and leaves out batch {batch}")
-        raise NonFiniteError(
-            f"{reason}. Nothing of this step was saved: lower optimizer.learningRate, lengthen the warm-up, "
-            "look at the data, or set training.badSteps, and run again"
-        )
 
     def _profile(self, switch: Callable[[], bool]) -> bool:
         """Start or stop the trace between two steps, and return whether it was; neither step is charged for it."""

@@ -127,6 +127,8 @@ def _run(
         report = begin_report(ready, directory, summary, hosts, console, stack) if summary else Report()
         show(_mfu_text(token_flops, hardware, job.spec.training))
         phases.step = ready.first_step
+        if ready.completions:
+            stack.callback(ready.completions.close)
         writer = _checkpoint_writer(ready, directory, fence, peers, report)
         # The stack unwinds backwards: the writer ends its last save, then the report closes, then the lease is freed.
         stack.callback(writer.close)
@@ -182,8 +184,9 @@ def _checkpoint_writer(
 
 def _complete(ready: Start, directory: RunDirectory, summary: Summary, outcome: Outcome) -> Recorded:
     """Complete the summary, and draw what was trained; return what was recorded of it."""
-    # Of pairs of answers the loss is none of tokens, and what counting tokens reaches says nothing of it.
-    floors = {} if ready.job.spec.training.learns_preferences else ready.data.entropies()
+    # Of pairs of answers and completions the loss is none of tokens: what counting tokens reaches says nothing of it.
+    training = ready.job.spec.training
+    floors = {} if training.learns_preferences or training.reinforcement else ready.data.entropies()
     known = recorded(directory.metrics)
     summary.ended(outcome, known, floors)
     if known.steps:

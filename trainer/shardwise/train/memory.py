@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 import jax
 
-from shardwise.train.state import Abstract, Program, beside_weights, flat, parameters
-from shardwise.train.step import abstract_batch
+from shardwise.train.state import Abstract, Program, beside_weights, parameters
+from shardwise.train.step import batch_arrays
 
 MOST_DEVICES = 16
 """Of thousands a table takes seconds of every start, and a megabyte of metrics.jsonl."""
@@ -35,13 +35,13 @@ class DeviceMemory:
 
 def device_memory(program: Program, compiled: jax.stages.Compiled) -> list[DeviceMemory]:
     """Return one row per device, in mesh order: of the first `MOST_DEVICES`, since all hold as much."""
-    state, batch = program.abstract(), flat(abstract_batch(program))
+    state = program.abstract()
     devices = list(program.layout.mesh.devices.flat)
     alike = DeviceMemory(
         device="",
         params_bytes=local_bytes(parameters(state)),
         optimizer_bytes=local_bytes(beside_weights(state)),
-        batch_bytes=local_bytes(batch),
+        batch_bytes=local_bytes(batch_arrays(program)),
         temporary_bytes=_temporary_bytes(compiled, devices[0].platform),
     )
     return [replace(alike, device=str(device)) for device in devices[:MOST_DEVICES]]

@@ -21,6 +21,8 @@ class Batch(NamedTuple):
     """float32: 0 leaves a target out of the loss."""
     segments: Array
     """int32: which document of its sequence a token belongs to."""
+    advantages: Array | None = None
+    """float32, of completions alone: by how much what a token is part of was better than the others of its prompt."""
 
 
 class Compared(NamedTuple):

@@ -16,11 +16,11 @@ from shardwise.train.phases import Phases
 from shardwise.train.resume import Show
 
 
-def prepared(training: Training, seq_len: int, peers: Peers, phases: Phases, show: Show) -> Dataset:
+def prepared(training: Training, peers: Peers, phases: Phases, show: Show) -> Dataset:
     """Prepare what the run trains on."""
     return prepare(
         training.data,
-        Reading(seq_len, training.batch.sequences, training.steps, training.seed, training.batch.ramp_up),
+        Reading.of(training),
         cache_root=cache_directory(),
         watch=Watch(hosts=peers, report=show, say=phases.say, beat=phases.beat),
     )

@@ -6,7 +6,7 @@ data are prepared and a checkpoint is read, since none of the three needs the ot
 
 import math
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,7 +15,6 @@ import jax
 from jax.stages import Compiled
 
 from shardwise.job.accelerators import xla_flags
-from shardwise.job.batch_sizes import BatchSizes
 from shardwise.job.identity import identity
 from shardwise.job.spec import Training, TrainingJob
 from shardwise.job.topology import divisors
@@ -26,6 +25,8 @@ from shardwise.protocol.text import any_of
 from shardwise.train.bad_steps import NO_PAST, Past
 from shardwise.train.base import Base
 from shardwise.train.checkpoint import Manifest, prepare_bucket, set_aside
+from shardwise.train.compiling import compiling, sizes_of
+from shardwise.train.completions import Completions, completing
 from shardwise.train.config import GptConfig
 from shardwise.train.data.dataset import Dataset
 from shardwise.train.data.evaluation_sets import Evaluated
@@ -33,7 +34,7 @@ from shardwise.train.data.tokenizer import load_tokenizer
 from shardwise.train.data.vocabulary import least_vocab_size
 from shardwise.train.devices import devices_of
 from shardwise.train.digest import Digester, combine, to_hex
-from shardwise.train.evaluation import Programs, asked_for
+from shardwise.train.evaluation import Programs
 from shardwise.train.executables import Executables
 from shardwise.train.first_state import FirstState
 from shardwise.train.jax_private import load_in_order
@@ -47,7 +48,6 @@ from shardwise.train.resume import Show, is_fork, left_out_batches, note_identit
 from shardwise.train.run_data import evaluated_on, prepared, same_data
 from shardwise.train.run_directory import RunDirectory
 from shardwise.train.state import Program, State, flat, without_base
-from shardwise.train.step import lower_step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +64,8 @@ class Start:
     steps: Mapping[int, Compiled]
     """The step, by the sequences of a batch: those of the run from here on, and that after the ramp."""
     evaluation: Programs | None
+    completions: Completions | None
+    """What makes the batches of a run that learns from rewards."""
     digester: Digester
     kept: Executables
     state: State
@@ -162,11 +164,12 @@ def start(
     try:
         with phases.entered(Phase.COMPILE):
             kept = Executables(job, program.config, peers.rank)
-            steps, evaluation, digester = _compile(program, pool, kept)
+            steps, evaluation, digester = compiling(program, pool, kept)
         with phases.entered(Phase.DATA):
-            data = prepared(training, program.config.seq_len, peers, phases, show)
+            data = prepared(training, peers, phases, show)
             evaluated = evaluated_on(training, data, program.config.seq_len, show, phases)
         same_data(data, evaluated, peers)
+        completions = completing(program, data, kept, pool) if training.reinforcement else None
         base = Base.of(job, peers)
         own = identity(job, data_fingerprint=data.fingerprint) | (base.identity if base else {})
         newest = newest_of_run(run, job, root, orders, peers)
@@ -183,9 +186,10 @@ def start(
         goes_on = restored if restored and (local or not origin.weights_only) else None
         first_step = goes_on.step if goes_on else 0
         with phases.entered(Phase.COMPILE):
-            due = {*_sizes(training).sizes(first_step, training.steps), training.batch.sequences}
+            due = {*sizes_of(training).sizes(first_step, training.steps), training.batch.sequences}
             compiled = {size: steps[size].result() for size in due}
             programs = Programs(**{name: each.result() for name, each in evaluation.items()}) if evaluation else None
+            completes = completions(peers, phases) if completions else None
     finally:
         pool.shutdown(wait=False, cancel_futures=True)  # a refusal or a stop does not wait for the compiler
     # Only now that the earlier checkpoint has been restored: a failure before this leaves the later ones committed.
@@ -208,6 +212,7 @@ def start(
         root=root,
         steps=compiled,
         evaluation=programs,
+        completions=completes,
         digester=digest,
         kept=kept,
         state=state,
@@ -222,27 +227,3 @@ def start(
         left_out=left_out,
         refused=frozenset(step for step, _ in restored.refused) if restored and is_own else frozenset(),
     )
-
-
-def _compile(
-    program: Program, pool: ThreadPoolExecutor, kept: Executables
-) -> tuple[dict[int, Future[Compiled]], dict[str, Future[Compiled]], Future[Digester]]:
-    """Load or compile the steps, the evaluation and the digests in threads.
-
-    XLA holds no lock of Python while it compiles, and loading a kept program waits for the disk. What a ramp began with
-    is last: by then it may be known that the run is past it.
-    """
-    sizes = _sizes(program.training)
-    steps = {sizes.last: pool.submit(kept.get, "step", partial(lower_step, program))}
-    digester = pool.submit(Digester, flat(without_base(program.abstract())), kept.get)
-    due = asked_for(program.training) if program.training.evaluation.every_steps is not None else {}
-    evaluation = {
-        name: pool.submit(kept.get, f"evaluation-{name}", partial(lower, program)) for name, lower in due.items()
-    }
-    for size in reversed(sizes.sizes(0, program.training.steps)[:-1]):
-        steps[size] = pool.submit(kept.get, f"step-{size}", partial(lower_step, program, size))
-    return steps, evaluation, digester
-
-
-def _sizes(training: Training) -> BatchSizes:
-    return BatchSizes.of(training.batch.sequences, training.batch.ramp_up)

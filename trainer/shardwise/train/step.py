@@ -28,7 +28,10 @@ class Metrics(NamedTuple):
     """The results of a step: replicated scalars."""
 
     loss: Array
-    """Mean cross entropy, nats a token; of preferences the mean loss of a pair, with DPO log 2 at first."""
+    """Mean cross entropy, nats a token; of preferences the mean loss of a pair, with DPO log 2 at first.
+
+    Of completions it and the next two are what `train/reinforcement.py` says.
+    """
     z_loss: Array
     """Mean squared log of the softmax's denominator."""
     accuracy: Array
@@ -117,7 +120,13 @@ def abstract_batch(program: Program, sequences: int | None = None) -> Batch | Co
 def _abstract_rows(program: Program, sequences: int | None = None) -> Batch:
     shape = (sequences or program.training.batch.sequences, program.config.seq_len)
     whole: Callable[..., Any] = partial(Abstract, shape, sharding=program.layout.batch)
-    return Batch(*(whole(dtype=dtype) for dtype in (jnp.int32, jnp.int32, jnp.float32, jnp.int32)))
+    dtypes = [jnp.int32, jnp.int32, jnp.float32, jnp.int32]
+    return Batch(*(whole(dtype=dtype) for dtype in dtypes + [jnp.float32] * bool(program.training.reinforcement)))
+
+
+def batch_arrays(program: Program) -> dict[str, Abstract]:
+    """Return the arrays of a global batch by name, abstract as in `abstract_batch`."""
+    return {name: x for name, x in abstract_batch(program)._asdict().items() if x is not None}
 
 
 def _abstract_controls(program: Program) -> Abstract:

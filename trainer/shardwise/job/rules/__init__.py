@@ -6,7 +6,18 @@ because an earlier one failed (no devices known, no sizes) finds nothing. What o
 
 from collections.abc import Callable, Iterator
 
-from shardwise.job.rules import conflicts, evaluation, hardware, model, pod, preferences, program, recovery, training
+from shardwise.job.rules import (
+    conflicts,
+    evaluation,
+    hardware,
+    model,
+    pod,
+    preferences,
+    program,
+    recovery,
+    reinforcement,
+    training,
+)
 from shardwise.job.spec import TrainingJob
 from shardwise.protocol.errors import Problem
 
@@ -20,6 +31,7 @@ RULES: tuple[Rule, ...] = (
     *training.RULES,
     *evaluation.RULES,
     *preferences.RULES,
+    *reinforcement.RULES,
     *recovery.RULES,
     pod.pods_are_sound,
 )

@@ -148,6 +148,18 @@ CONFLICTS = (
         hint="set name: adamw",
     ),
     *(
+        Conflict(facts=(fact, Fact("training.reinforcement", "set")), expected=f"{expected} with reinforcement{why}")
+        for fact, expected, why in (
+            (Fact("training.mesh.pipeline", ">", 1), "1", ": a pipeline makes no completions"),
+            (Fact("training.mesh.context", ">", 1), "1", ": completions are made of whole sequences"),
+            (Fact("training.loss.zLoss", ">", 0), "0", ", whose loss has no such term"),
+            (Fact("training.model.dropout.embed", ">", 0.0), "0", ": completions are made without dropout"),
+            (Fact("training.model.dropout.residual", ">", 0.0), "0", ": completions are made without dropout"),
+            (Fact("training.data.heldOut", ">", 0.0), "0", ", which evaluates on nothing yet"),
+            (Fact("training.evaluation.everySteps", "set"), "nothing", ", which evaluates on nothing yet"),
+        )
+    ),
+    *(
         Conflict(
             facts=(Fact("training.precision.products", "==", form), fact),
             expected=f"compute with {given}",

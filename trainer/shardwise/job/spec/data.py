@@ -48,6 +48,9 @@ class Source(StrictModel):
     chat_template: ChatTemplate = None
     preferences: Preferences = False
     labels: Labels = False
+    prompts: bool = Field(
+        False, description="Whether each line has a prompt that training.reinforcement has the model complete."
+    )
     leave_out: tuple[Annotated[int, Field(ge=0, le=MAX_INT32)], ...] = Field(
         (), strict=False, max_length=1024, description="Sequences, counted from 0, that are not trained on."
     )

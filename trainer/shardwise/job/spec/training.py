@@ -11,6 +11,7 @@ from shardwise.job.spec.data import Data, EvaluationSet
 from shardwise.job.spec.loss import Loss
 from shardwise.job.spec.model import Model
 from shardwise.job.spec.optimizer import Optimizer
+from shardwise.job.spec.reinforcement import Reinforcement
 from shardwise.protocol.job_status import MAX_HOSTS
 from shardwise.protocol.message import MAX_INT32
 from shardwise.protocol.strict_model import StrictModel
@@ -196,6 +197,9 @@ class Training(StrictModel):
     optimizer: Annotated[Optimizer, Field(description="How weights follow gradients.")]
     precision: Annotated[Precision, Field(description="Number formats.")] = Precision()
     loss: Annotated[Loss, Field(description="The training objective.")] = Loss()
+    reinforcement: Annotated[
+        Reinforcement | None, Field(description="Rewards that the model learns from; left out, none.")
+    ] = None
     steps: Annotated[Count, Field(description="Optimizer steps of the whole run."), Unit("steps")]
     seed: Annotated[
         int,
@@ -228,6 +232,8 @@ class Training(StrictModel):
     @property
     def has_reference(self) -> bool:
         """Whether answers are compared with what the weights of startFrom make of them, beside the model."""
+        if self.reinforcement:
+            return self.reinforcement.kl_weight > 0
         return self.learns_preferences and self.loss.compares
 
     @property

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shardwise.protocol.errors import DataError
-from shardwise.train.data.tokenizer import TokenArray, Tokenizer, load_tokenizer
+from shardwise.train.data.tokenizer import TokenArray, Tokenizer
 
 ROLES = ("system", "user", "assistant")
 ANSWER = "assistant"
@@ -163,24 +163,6 @@ class ChatTokenizer:
     def _tokens(self, part: Part, encoded: Iterator[TokenArray]) -> TokenArray:
         tokens = self._markers[part.text] if part.is_marker else next(encoded).astype(np.uint32)
         return tokens | MARK if part.counts else tokens
-
-
-class TokenizerName(NamedTuple):
-    """A tokenizer as a job and a source name it, to be loaded in another process."""
-
-    path: str
-    begin: str | None
-    end: str | None
-    template: str | None = None
-
-    def load(self) -> Tokenizer:
-        """Return it; DataError if it cannot be used."""
-        return of_source(load_tokenizer(self.path, begin=self.begin, end=self.end), self.template)
-
-
-def of_source(tokenizer: Tokenizer, template: str | None) -> Tokenizer:
-    """Return the tokenizer of a source's documents: the job's, or that of conversations in this template."""
-    return tokenizer if template is None else ChatTokenizer(tokenizer, template)
 
 
 def conversation_of(value: Any, where: str) -> bytes:

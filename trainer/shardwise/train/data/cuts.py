@@ -59,7 +59,7 @@ class Even:
         return starts, np.minimum(starts + self._seq_len + 1, self._num_tokens)
 
 
-class _AtEnds:
+class AtEnds:
     """Sequences of documents with marks, each of which begins and ends where it was looked for once."""
 
     marked = True
@@ -76,7 +76,7 @@ class _AtEnds:
         return self._bounds[numbers, 0], self._bounds[numbers, 1]
 
 
-class Packed(_AtEnds):
+class Packed(AtEnds):
     """As many whole documents, in their order, as fit into each sequence.
 
     One that is longer than a sequence is cut into several, none of which lacks a target that counts; each of its tokens
@@ -98,7 +98,7 @@ class Packed(_AtEnds):
         super().__init__(bounds)
 
 
-class Whole(_AtEnds):
+class Whole(AtEnds):
     """As many whole documents, in their order, as fit into each sequence; one that is longer is left out."""
 
     def __init__(self, stream: Documents, seq_len: int) -> None:

@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.job.batch_sizes import BatchSizes
+from shardwise.job.spec import Training
 from shardwise.job.spec.batch import RampUp
 from shardwise.job.spec.data import Data, Source
 from shardwise.protocol.errors import DataError
@@ -43,6 +44,16 @@ class Reading(NamedTuple):
     steps: int
     seed: int
     ramp_up: Sequence[RampUp] = ()
+
+    @classmethod
+    def of(cls, training: Training) -> Self:
+        """Return that of a resolved job. Of prompts a sequence is one, as long as leaves room for its completion."""
+        seq_len, batch, learning = training.model.seq_len, training.batch, training.reinforcement
+        assert seq_len is not None, "the job is resolved"
+        if learning is None:
+            return cls(seq_len, batch.sequences, training.steps, training.seed, batch.ramp_up)
+        longest, count = seq_len - learning.max_tokens, batch.sequences // learning.samples
+        return cls(longest, count, training.steps, training.seed)
 
     @property
     def sizes(self) -> BatchSizes:
@@ -162,10 +173,12 @@ def _refuse_too_little(
 
 
 def _say_left_out(source: Source, cut: Cut, seq_len: int, report: Callable[[str], None]) -> None:
-    """Tell of answers that are too long, and refuse a source that has no others."""
+    """Tell of answers, or of prompts, that are too long, and refuse a source that has no others."""
     if not cut.num_left_out:
         return
     many = f"{cut.num_left_out:,} {source.judged_words} are longer than the {seq_len + 1:,} tokens of a sequence"
+    if source.prompts:
+        many = f"{cut.num_left_out:,} prompts are longer than the {seq_len:,} tokens that their completions leave"
     if not cut.count():
         raise DataError(f"source {source.name!r}: all {many}; expected some that fit. Raise seqLen.")
     report(f"{source.name}: {many}, and are left out")

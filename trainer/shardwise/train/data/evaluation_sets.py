@@ -9,8 +9,8 @@ from shardwise.job.rounding import num_parts
 from shardwise.job.spec.data import Data, EvaluationSet, Source
 from shardwise.protocol.errors import DataError
 from shardwise.protocol.evaluated import HELD_OUT
-from shardwise.train.data.chat import of_source
 from shardwise.train.data.dataset import open_all, open_cached
+from shardwise.train.data.encodings import in_template
 from shardwise.train.data.opening import Opened, Watch
 from shardwise.train.data.question_records import QuestionEncoding, questions_in
 from shardwise.train.data.questions import Question, QuestionSet
@@ -100,7 +100,7 @@ def _questions(
 ) -> list[Question]:
     """Read and encode a set's questions, or have them from the cache."""
     watch = Watch(report=report, beat=beat)
-    encoding = QuestionEncoding(of_source(tokenizer_of(data), one.chat_template), seq_len)
+    encoding = QuestionEncoding(in_template(tokenizer_of(data), one.chat_template), seq_len)
     cached = open_cached(_source(one), QUESTIONS, encoding, cache_root, watch)
     questions, num_left_out = questions_in(cached.read(0, cached.num_tokens))
     if not questions:

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from shardwise.job.spec.data import Data, Source
 from shardwise.protocol.errors import DataError
 from shardwise.train.data.cache import CachedCorpus, open_or_build
-from shardwise.train.data.chat import of_source
 from shardwise.train.data.digests import file_digests
+from shardwise.train.data.encodings import encoding_of
 from shardwise.train.data.files import find_files
 from shardwise.train.data.locks import locked
 from shardwise.train.data.sequences import Stream
@@ -89,14 +89,14 @@ def open_sources(data: Data, tokenizer: Tokenizer, folder: Path, watch: Watch, *
         if store is not None and not of_any_split:
             store.refuse_other_split(data.held_out, data.dedup)
     return [
-        _cached(source, data.held_out, of_source(tokenizer, source.chat_template), folder, watch)
+        _cached(source, data.held_out, encoding_of(tokenizer, source), folder, watch)
         if store is None
-        else _stored(source, of_source(tokenizer, source.chat_template), store, watch)
+        else _stored(source, encoding_of(tokenizer, source), store, watch)
         for source, store in zip(data.train, stores, strict=True)
     ]
 
 
-def _stored(source: Source, tokenizer: Tokenizer, store: TokenStore, watch: Watch) -> Opened:
+def _stored(source: Source, tokenizer: Encoding, store: TokenStore, watch: Watch) -> Opened:
     store.refuse_other(tokenizer, field_of(source))
     repeated = store.index.num_removed
     without = "" if repeated is None else f", without {repeated:,} repeated documents"
@@ -104,7 +104,7 @@ def _stored(source: Source, tokenizer: Tokenizer, store: TokenStore, watch: Watc
     return _of(source, store.index.corpus, store, repeated)
 
 
-def _cached(source: Source, held_out: float, tokenizer: Tokenizer, folder: Path, watch: Watch) -> Opened:
+def _cached(source: Source, held_out: float, tokenizer: Encoding, folder: Path, watch: Watch) -> Opened:
     corpus, cached = cached_corpus(source, field_of(source), held_out, tokenizer, folder, watch)
     return _of(source, corpus.identity(), cached, None)
 

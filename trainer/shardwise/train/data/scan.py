@@ -25,7 +25,7 @@ from shardwise.train.data.sources import (
     unmarked,
 )
 from shardwise.train.data.tokenise import HELD_OUT, TRAIN, Piece, document_pieces, file_pieces, one_by_one
-from shardwise.train.data.tokenizer import Tokenizer
+from shardwise.train.data.tokenizer import Encoding
 
 
 class Scan(NamedTuple):
@@ -105,7 +105,7 @@ def parts(found: Iterator[Span], part_bytes: int) -> list[tuple[Span, ...]]:
 
 
 def span_pieces(
-    span: Span, text_field: str, held_out: float, tokenizer: Tokenizer, left_out: Collection[int] = ()
+    span: Span, text_field: str, held_out: float, tokenizer: Encoding, left_out: Collection[int] = ()
 ) -> Iterator[Piece]:
     """Yield the pieces of a span, as those of its whole file would be; `left_out` are rows of the file.
 

@@ -17,6 +17,7 @@ from shardwise.train.data.chat import REJECTED
 from shardwise.train.data.cuts import Cut, Documents, Even, Packed, Whole
 from shardwise.train.data.mixture import Mixture
 from shardwise.train.data.order import Int64Array, Order
+from shardwise.train.data.prompts import EachPrompt, Prompt
 
 # Evaluation takes the first few held-out sequences; a fixed shuffle makes them a fair sample of all sources and files.
 HELD_OUT_SEED = 0
@@ -81,11 +82,17 @@ class Sequences:
             segments=segments[:, :-1],
         )
 
+    def prompt(self, source: int, sequence: int) -> Prompt:
+        """Return a prompt, of a source that holds such."""
+        cut = self.cuts[source]
+        assert isinstance(cut, EachPrompt), "a rule wants it of all sources"
+        return cut.read(self.streams[source], sequence)
+
 
 def cut_up(
     sources: Sequence[Source], streams: Sequence[Stream], data: Data, seq_len: int, *, keeps_rest: bool = False
 ) -> Sequences:
-    """Return the sequences of sources' streams: whole answers, good or bad, conversations, or even ones of text.
+    """Return the sequences of sources' streams: prompts, whole answers, conversations, or even ones of text.
 
     What is left at the end of a text is a shorter sequence, or is not used.
     """
@@ -101,6 +108,8 @@ def cut_up(
 
 
 def _cut(source: Source, stream: Stream, seq_len: int, *, keeps_rest: bool) -> Cut:
+    if source.prompts:
+        return EachPrompt(stream, seq_len)
     if source.is_judged:
         return Whole(stream, seq_len)
     return Packed(stream, seq_len) if source.chat_template else Even(stream.num_tokens, seq_len, keeps_rest=keeps_rest)
@@ -130,6 +139,17 @@ class TrainSet:
             while (moved := (sources == source) & np.isin(sequences, left_out)).any():
                 sequences[moved] = (sequences[moved] + 1) % count
         return sources, sequences
+
+    @property
+    def longest(self) -> int:
+        """The tokens of the longest sequence."""
+        sizes = (np.subtract(*cut.bounds(np.arange(cut.count()))[::-1]) for cut in self._sequences.cuts)
+        return max(int(each.max()) for each in sizes)
+
+    def prompts(self, sample_numbers: Int64Array) -> list[Prompt]:
+        """Return the prompts with these global numbers [batch], of sources that hold such."""
+        located = zip(*(each.tolist() for each in self.locate(sample_numbers)), strict=True)
+        return [self._sequences.prompt(source, sequence) for source, sequence in located]
 
     def read(self, source: int, sequence: int) -> tuple[NDArray[np.int32], int]:
         """Return the tokens of one sequence [token], without the room that is left, and how many targets count."""

@@ -18,6 +18,7 @@ from shardwise.train.data.chat import conversation_of
 from shardwise.train.data.columns import ARROW, PARQUET, rows
 from shardwise.train.data.files import DataFile, read_blocks, read_range
 from shardwise.train.data.pairs import labelled_of, pair_of
+from shardwise.train.data.prompts import chat_prompt_of, text_prompt_of
 from shardwise.train.data.questions import question_of
 
 _SPLIT_SALT = b"shardwise split"
@@ -35,12 +36,16 @@ LABELS = "\2"
 """The same of a line that is one answer with a label (`shardwise.train.data.pairs`)."""
 JUDGED = {PREFERENCES: ("pairs of answers", "preferences"), LABELS: ("answers with labels", "labels")}
 """What lines of answers are called, and the field of a source that says so."""
+PROMPTS, CHAT_PROMPTS = "\3", "\4"
+"""The same of a line with a text or messages that a model completes (`shardwise.train.data.prompts`)."""
 
 _OF_OBJECT: Mapping[str, Callable[[Any, str], bytes]] = {
     CONVERSATION: conversation_of,
     PREFERENCES: pair_of,
     QUESTIONS: question_of,
     LABELS: labelled_of,
+    PROMPTS: text_prompt_of,
+    CHAT_PROMPTS: chat_prompt_of,
 }
 
 _EXPECTED: Mapping[str, str] = {
@@ -48,6 +53,8 @@ _EXPECTED: Mapping[str, str] = {
     PREFERENCES: "expected pairs of answers for preferences: a .jsonl file with prompt, chosen and rejected",
     LABELS: "expected answers with labels: a .jsonl file with prompt, completion and label",
     QUESTIONS: "expected questions: a .jsonl file with prompt, choices and answer",
+    PROMPTS: "expected prompts: a .jsonl file with prompt, and what the reward needs",
+    CHAT_PROMPTS: "expected prompts for chatTemplate: a .jsonl file with prompt, and what the reward needs",
 }
 
 
@@ -141,6 +148,8 @@ def refuse_text_of_conversations(file: DataFile, text_field: str) -> None:
 
 def field_of(source: Source) -> str:
     """Return the text field of a source's lines, or what stands for lines with messages."""
+    if source.prompts:
+        return PROMPTS if source.chat_template is None else CHAT_PROMPTS
     if source.chat_template is None:
         return source.text_field
     if source.labels:

@@ -21,9 +21,9 @@ from typing import Any, Protocol, TypeVar
 from shardwise.job.presets import BYTE_TOKENIZER
 from shardwise.job.spec.data import Data, Source
 from shardwise.protocol.errors import DataError
-from shardwise.train.data.chat import TokenizerName
 from shardwise.train.data.dedup import Hashes, Removed, dedup_tasks, do_dedup
 from shardwise.train.data.digests import refuse_empty
+from shardwise.train.data.encodings import EncodingName
 from shardwise.train.data.files import find_files
 from shardwise.train.data.folder import Folder
 from shardwise.train.data.part_file import PartCounts
@@ -92,7 +92,7 @@ def build(
             )
     # Tasks run in other folders and on other hosts, so the path is absolute.
     path = data.tokenizer if data.tokenizer == BYTE_TOKENIZER else find_files([data.tokenizer])[0].url
-    name = TokenizerName(path, data.begin_token, data.end_token)
+    name = EncodingName(path, data.begin_token, data.end_token)
     builder = _Builder(
         name=name, data=data, to=Folder(to).absolute(), run=run, progress=progress, part_bytes=part_bytes, beat=beat
     )
@@ -121,7 +121,7 @@ class _Read:
 
 @dataclass(frozen=True, kw_only=True)
 class _Builder:
-    name: TokenizerName
+    name: EncodingName
     data: Data
     to: Folder
     run: Run
@@ -162,7 +162,7 @@ class _Builder:
 
     def build(self, read: _Read, removed: Removed | None) -> Built:
         """Make the store of a source."""
-        name = self.name._replace(template=read.source.chat_template)
+        name = self.name.of(read.source)
         tokenizer = name.load()
         plain = Index(
             tokenizer=tokenizer.fingerprint,
@@ -190,7 +190,7 @@ class _Builder:
         return Built(name=read.source.name, url=folder.url, index=index, num_made=num_made)
 
     def _part_tasks(
-        self, read: _Read, folder: Folder, removed: Removed | None, name: TokenizerName, fingerprint: str
+        self, read: _Read, folder: Folder, removed: Removed | None, name: EncodingName, fingerprint: str
     ) -> list[PartTask]:
         files = read.corpus.files
         rows = dict(

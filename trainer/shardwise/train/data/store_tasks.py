@@ -15,9 +15,9 @@ from functools import lru_cache
 import numpy as np
 
 from shardwise.protocol.errors import DataError
-from shardwise.train.data.chat import TokenizerName
 from shardwise.train.data.dedup import Hashes, Removed, write_hashes
 from shardwise.train.data.digests import SETTLED_SECONDS, known_by
+from shardwise.train.data.encodings import EncodingName
 from shardwise.train.data.files import DataFile, changed_meanwhile, has_changed
 from shardwise.train.data.folder import Folder
 from shardwise.train.data.part_file import HEADER_BYTES, PartCounts, read_header, write_part
@@ -25,7 +25,7 @@ from shardwise.train.data.scan import Scan, Span, changed, scan, span_pieces
 from shardwise.train.data.sources import file_kind
 from shardwise.train.data.token_store import PART_SUFFIX, part_name
 from shardwise.train.data.tokenise import Piece, encoded
-from shardwise.train.data.tokenizer import TokenArray, Tokenizer
+from shardwise.train.data.tokenizer import Encoding, TokenArray
 
 Batch = list[tuple[Piece, TokenArray]]
 _FILES = 4096  # that one task reads
@@ -66,7 +66,7 @@ class PartTask:
     folder: str
     text_field: str
     held_out: float
-    tokenizer: TokenizerName
+    tokenizer: EncodingName
     fingerprint: str
 
     @property
@@ -155,7 +155,7 @@ def _with_hashes(
     return [found._replace(num_rows=count) for found, count in zip(scans, counts, strict=True)]
 
 
-def _pieces(task: PartTask, tokenizer: Tokenizer) -> Iterator[Piece]:
+def _pieces(task: PartTask, tokenizer: Encoding) -> Iterator[Piece]:
     # A range may begin behind the last document of its file: its rows are none, and not those of the next file.
     ranges = zip(task.spans, task.file_rows, strict=True)
     starts = [min(first + span.num_rows, stop) for span, (first, stop) in ranges]
@@ -194,7 +194,7 @@ def _counts(folder: Folder, name: str, size_bytes: int | None, itemsize: int) ->
 
 
 @lru_cache(maxsize=1)
-def _tokenizer(name: TokenizerName, fingerprint: str) -> Tokenizer:
+def _tokenizer(name: EncodingName, fingerprint: str) -> Encoding:
     found = name.load()
     if found.fingerprint != fingerprint:
         raise DataError(

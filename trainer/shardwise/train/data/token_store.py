@@ -25,7 +25,7 @@ from shardwise.train.data.chat import TEMPLATES
 from shardwise.train.data.folder import Folder
 from shardwise.train.data.part_file import ENDS_DTYPE, FORMAT, STREAMS, PartCounts
 from shardwise.train.data.sources import JUDGED
-from shardwise.train.data.tokenizer import Tokenizer
+from shardwise.train.data.tokenizer import Encoding
 
 INDEX = "index.json"
 PART_SUFFIX = ".tokens"
@@ -152,7 +152,7 @@ class TokenStore:
         self.url, self.index = folder.url, index
         self.train, self.held_out = (StoredStream(index, stream, reader) for stream in STREAMS)
 
-    def refuse_other(self, tokenizer: Tokenizer, text_field: str) -> None:
+    def refuse_other(self, tokenizer: Encoding, text_field: str) -> None:
         """Raise DataError if a source with this tokenizer, template and kind of lines cannot be read from it."""
         if self.index.tokenizer != tokenizer.fingerprint:
             (has, its), (wanted, given) = map(_apart, (self.index.tokenizer, tokenizer.fingerprint))

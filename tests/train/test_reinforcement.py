@@ -1,0 +1,326 @@
+"""Learning from rewards: the loss of completions and its gradient on any mesh, and what a run makes and learns."""
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from tests.long import all_but
+from tests.train.conftest import run_here, runs_here
+from tests.train.test_experts import MIXTURE
+from tests.train.test_meshes import LLAMA
+from tests.train.test_origin import folder, losses, params
+
+from shardwise.job.spec.reinforcement import Reinforcement
+from shardwise.protocol.contract import ExitCode
+from shardwise.protocol.errors import DataError
+from shardwise.train.dropout import Dropout
+from shardwise.train.gradients import gradients
+from shardwise.train.lora import without_adapters
+from shardwise.train.metrics import records
+from shardwise.train.microbatches import Batch
+from shardwise.train.model import whole_table
+from shardwise.train.reinforcement import advantages_of
+from shardwise.train.state import REFERENCE, Program, parameters
+
+MakeProgram = Callable[..., Program]
+KL_WEIGHT, MAX_TOKENS = 0.3, 9
+LEARNING = f"samples: 4, maxTokens: {MAX_TOKENS}, reward: {{pattern: '(a)'}}"
+OF_COMPLETIONS = ("data.train=[{name: some, paths: [some.jsonl], prompts: true}]", "batch.sequences=24")
+PLAIN = (*OF_COMPLETIONS, f"reinforcement={{{LEARNING}}}")
+COMPARED = (*PLAIN, f"reinforcement.klWeight={KL_WEIGHT}", "startFrom={path: base, step: 0}")
+ADAPTED = (*COMPARED, "lora.rank=4")
+MESHES = {
+    "fsdp 2 x tensor 4": (8, ("mesh.tensor=4",)),
+    "data 2 x tensor 2, no fsdp, 3 microbatches": (4, ("mesh.tensor=2", "mesh.fsdp=false", "batch.microbatches=3")),
+    "replica 2 x fsdp 2 x tensor 2, 2 microbatches": (8, ("mesh.tensor=2", "mesh.replica=2", "batch.microbatches=2")),
+}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        PLAIN,
+        (*PLAIN, "reinforcement.average=completions"),
+        (*COMPARED, *LLAMA),
+        (*ADAPTED, "reinforcement.average=limit", "batch.microbatches=2"),
+    ],
+    ids=["all tokens", "mean of completions", "compared with a copy", "limit, adapters, 2 microbatches"],
+)
+def test_the_gradient_is_that_of_the_written_loss(make_program: MakeProgram, words: tuple[str, ...]) -> None:
+    """Loss, divergence, entropy and gradient are those of the formula, by whole logits and autodiff of the ratio."""
+    program = make_program(*words, num_devices=1)
+    params, batch, learning = _params(program), _batch(), program.training.reinforcement
+    assert learning is not None
+    counted, count = batch.weights, batch.weights.sum(1, keepdims=True)
+
+    def total(trained: dict[str, jax.Array]) -> tuple[jax.Array, tuple[jax.Array, jax.Array, jax.Array]]:
+        own = _log_probabilities(program, {**params, **trained}, batch)
+        ratio = jnp.exp(own - jax.lax.stop_gradient(own))
+        further = jnp.zeros_like(own)
+        if learning.kl_weight:
+            further = _log_probabilities(program, params, batch, as_it_was=True) - own
+        divergence = jnp.exp(further) - further - 1
+        assert batch.advantages is not None
+        each = (learning.kl_weight * divergence - batch.advantages * ratio) * counted
+        of_rows = {
+            "tokens": each.sum() / counted.sum(),
+            "completions": (each / count).sum() / len(each),
+            "limit": (each / MAX_TOKENS).sum() / len(each),
+        }
+        cost = of_rows[learning.average]
+        return cost, (cost, (divergence * counted).sum(), -(own * counted).sum())
+
+    with program.lowering():
+        slopes, (cost, divergence, entropy) = jax.jit(jax.grad(total, has_aux=True))(program.split(params)[1])
+        found = jax.jit(lambda p, b: gradients(program, p, b, jnp.int32(0)))(params, _on(program, batch))
+    weight = float(found.sums.weight)
+
+    assert weight == (float(counted.sum()) if learning.average == "tokens" else 24)
+    assert float(found.sums.cross_entropy) / weight == pytest.approx(float(cost), rel=1e-4, abs=1e-6)
+    assert float(found.sums.z_squared) == pytest.approx(float(divergence), rel=1e-4, abs=1e-6)
+    assert (float(divergence) > 0.1) == (learning.kl_weight > 0)
+    assert float(found.sums.correct) == pytest.approx(float(entropy), rel=1e-5)
+    for path, slope in slopes.items():
+        scale = np.abs(slope).max()
+        np.testing.assert_allclose(found.slopes[path] / weight, slope, rtol=2e-4, atol=1e-5 * scale, err_msg=path)
+
+
+@pytest.mark.parametrize("name", all_but(list(MESHES)[:1], MESHES))
+@pytest.mark.parametrize("words", [ADAPTED, (*COMPARED, "reinforcement.average=completions")], ids=["lora", "all"])
+def test_the_mesh_changes_nothing(make_program: MakeProgram, name: str, words: tuple[str, ...]) -> None:
+    """Sums and gradient are those of one device, with what completions are compared with laid out as the weights."""
+    devices, of_mesh = MESHES[name]
+    _assert_that_of_one_device(make_program(*words, *of_mesh, num_devices=devices), make_program, words)
+
+
+def test_experts_of_their_own_devices_change_nothing(make_program: MakeProgram) -> None:
+    """Of a mixture, with its experts split over devices, it is as on one."""
+    words = (*PLAIN, *MIXTURE)
+    _assert_that_of_one_device(make_program(*words, "mesh.expert=4"), make_program, words)
+
+
+def test_advantages_are_of_each_prompt_alone() -> None:
+    """They sum to 0, are over the deviation if normalised, and 0 where all completions are worth the same."""
+    rewards = np.array([[1.0, 0.0, 0.0, 1.0], [0.1, 0.1, 0.1, 0.1], [5.0, 1.0, 1.0, 1.0]])
+    usual = Reinforcement.model_validate({"samples": 4, "maxTokens": 1, "reward": {"pattern": "(a)"}})
+    normalised = advantages_of(rewards, usual)
+    centred: NDArray[Any] = advantages_of(rewards, usual.model_copy(update={"advantage": "centred"}))
+    expected = np.array([[0.5, -0.5, -0.5, 0.5], [0, 0, 0, 0], [3, -1, -1, -1]])
+
+    np.testing.assert_allclose(centred, expected)
+    np.testing.assert_allclose(normalised[0], centred[0] / (math.sqrt(1 / 3) + 1e-4), rtol=1e-6)
+    np.testing.assert_allclose(normalised[2], centred[2] / (2 + 1e-4), rtol=1e-6)
+    assert not normalised[1].any()
+
+
+# ---- runs
+
+WORTH = "[ -Z]()"
+"""Is in a completion that has one of these characters: the group has nothing, and so has each line's answer."""
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list[str]]]:
+    """A folder, and the words of a run that learns to write some characters."""
+    path = tmp_path_factory.mktemp("reinforcement")
+    lines = [{"prompt": f"say {i}: ", "answer": ""} for i in range(90)]
+    lines.append({"prompt": "far too long for what completions leave of a sequence", "answer": ""})
+    (path / "prompts.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
+    (path / "text.txt").write_text("all work and no play " * 2000)
+    with runs_here(path, tmp_path_factory):
+        yield (
+            path,
+            [
+                "training.model.layers=1",
+                f"training.data.train=[{{name: some, paths: [{path / 'prompts.jsonl'}], prompts: true}}]",
+                "training.batch.sequences=32",
+                f"training.reinforcement={{samples: 8, maxTokens: 5, reward: {{pattern: '{WORTH}'}}}}",
+                "training.optimizer={name: adamw, learningRate: 1e-2}",
+                "training.checkpoint={everySteps: 6, keep: {last: 9}}",
+                "training.steps=12",
+            ],
+        )
+
+
+@pytest.fixture(scope="module")
+def whole(begun: tuple[Path, list[str]]) -> Path:
+    """The run, from its first step to its last."""
+    path, words = begun
+    run = folder(path, "whole")
+    assert run_here(run, *words) == ExitCode.OK
+    return run
+
+
+def _steps(run: Path) -> list[dict[str, Any]]:
+    """What is recorded of steps."""
+    return [record for record in records(run / "metrics.jsonl") if "event" not in record]
+
+
+def test_rewards_rise(whole: Path) -> None:
+    """What is rewarded becomes likely; the record of a step says what its completions were."""
+    steps = _steps(whole)
+
+    assert steps[0]["reward"] < 0.8
+    assert steps[-1]["reward"] > 0.95
+    assert steps[0]["sameRewards"] < 0.5 < steps[-1]["sameRewards"]
+    assert steps[0]["entropy"] == pytest.approx(math.log(257), rel=0.02)
+    assert all(each["completionTokens"] <= 5 and 0 <= each["cutCompletions"] <= 1 for each in steps)
+    assert "accuracy" not in steps[0]
+    assert json.loads((whole / "summary.json").read_text())["entropy"] == {}
+
+
+def test_a_run_goes_on_where_it_was(begun: tuple[Path, list[str]], whole: Path) -> None:
+    """Two starts make the completions of one, and end with its weights, bit for bit."""
+    path, words = begun
+    half = folder(path, "half")
+    for steps in (6, 12):
+        assert run_here(half, *words, f"training.steps={steps}") == ExitCode.OK
+    names = ("loss", "reward", "entropy", "completionTokens")
+
+    assert [[each[name] for name in names] for each in _steps(half)] == [
+        [each[name] for name in names] for each in _steps(whole)
+    ]
+    for name, array in params(whole, 12).items():
+        np.testing.assert_array_equal(params(half, 12)[name], array, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "mesh",
+    ["mesh={tensor: 4}", "mesh={tensor: 2, replica: 2}", "mesh={fsdp: false}"],
+    ids=["fsdp 2 x tensor 4", "replica 2 x fsdp 2 x tensor 2", "data 8"],
+)
+def test_the_mesh_changes_no_completion(begun: tuple[Path, list[str]], whole: Path, mesh: str) -> None:
+    """On other meshes the same completions are made and are worth the same, and losses differ by rounding."""
+    path, words = begun
+    run = folder(path, mesh)
+    assert run_here(run, *words, f"training.{mesh}", "training.steps=6") == ExitCode.OK
+
+    for one, other in zip(_steps(run), _steps(whole)[:6], strict=True):
+        assert (one["reward"], one["completionTokens"]) == (other["reward"], other["completionTokens"])
+        assert one["loss"] == pytest.approx(other["loss"], abs=2e-6)
+        assert one["entropy"] == pytest.approx(other["entropy"], abs=1e-5)
+
+
+@pytest.mark.parametrize("lora", [("training.lora.rank=4",), ()], ids=["adapters", "all weights"])
+def test_a_run_stays_near_what_it_was(begun: tuple[Path, list[str]], lora: tuple[str, ...]) -> None:
+    """Compared with the weights that it began with, at first it is no other, and a larger weight keeps it nearer."""
+    path, words = begun
+    base = path / "base"
+    if not base.exists():
+        text = "training.data.train=[{name: text, paths: [" + str(path / "text.txt") + "]}]"
+        assert run_here(folder(path, "base"), "training.model.layers=1", text, "training.steps=4") == ExitCode.OK
+    last = {}
+    for weight in (0.01, 10):
+        run = folder(path, f"compared-{weight}-{len(lora)}")
+        words_of_run = [*words, *lora, f"training.startFrom={{path: {base}, step: 4}}"]
+        assert run_here(run, *words_of_run, f"training.reinforcement.klWeight={weight}") == ExitCode.OK
+        steps = _steps(run)
+        assert steps[0]["divergence"] == pytest.approx(0, abs=1e-6)
+        last[weight] = steps[-1]["divergence"]
+
+    assert 0 < last[10] < last[0.01] / 4
+
+
+def test_a_marker_of_bytes_ends_a_completion(begun: tuple[Path, list[str]]) -> None:
+    """With a chat template prompts are messages; where a marker is no token, completions end behind its bytes."""
+    path, words = begun
+    lines = [{"prompt": [{"role": "user", "content": f"{i}"}], "answer": ""} for i in range(60)]
+    (path / "messages.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
+    source = f"{{name: some, paths: [{path / 'messages.jsonl'}], prompts: true, chatTemplate: chatml}}"
+    chat = [f"training.data={{attendAcross: document, train: [{source}]}}", "training.model.seqLen=96"]
+    run = folder(path, "chat")
+    assert run_here(run, *words, *chat, "training.steps=2") == ExitCode.OK
+
+    assert [each["step"] for each in _steps(run)] == [1, 2]
+    assert losses(run)[1] == pytest.approx(0, abs=0.5)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ('{"answer": "a"}', r"line 1: no text in prompt; expected a JSON object with prompt"),
+        ('{"prompt": ["a"]}', r"no text in prompt.*Set chatTemplate for messages"),
+        ('{"prompt": "a"}', r"a prompt's line has 'null' in 'answer'; expected the right answer"),
+        (json.dumps({"prompt": "a" * 40}), r"all 1 prompts are longer than the 27 tokens that their completions leave"),
+    ],
+    ids=["none", "messages", "no answer", "too long"],
+)
+def test_other_lines_are_refused(begun: tuple[Path, list[str]], line: str, expected: str, tmp_path: Path) -> None:
+    """In words that say what is there and what was expected."""
+    _, words = begun
+    (tmp_path / "odd.jsonl").write_text(line + "\n")
+    source = f"training.data.train=[{{name: odd, paths: [{tmp_path / 'odd.jsonl'}], prompts: true}}]"
+    with pytest.raises(DataError, match=expected):
+        run_here(folder(tmp_path, "odd"), *words, source)
+
+
+def _assert_that_of_one_device(program: Program, make_program: MakeProgram, words: tuple[str, ...]) -> None:
+    sums, slopes = _sums_and_slopes(program)
+    expected, other_slopes = _of_one_device(make_program, words)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5), sums, expected)
+    for path, slope in other_slopes.items():
+        scale = np.abs(slope).max()
+        np.testing.assert_allclose(slopes[path], slope, rtol=1e-4, atol=1e-5 * scale, err_msg=path)
+
+
+@cache
+def _of_one_device(make_program: MakeProgram, words: tuple[str, ...]) -> tuple[Any, dict[str, NDArray[Any]]]:
+    return _sums_and_slopes(make_program(*words, num_devices=1))
+
+
+def _sums_and_slopes(program: Program) -> tuple[Any, dict[str, NDArray[Any]]]:
+    with program.lowering():
+        placed = _on(program, _batch())
+        found = jax.jit(lambda p, b: gradients(program, p, b, jnp.int32(0)))(_params(program), placed)
+    return found.sums._replace(total=found.sums.cross_entropy), jax.tree.map(np.asarray, found.slopes)
+
+
+def _params(program: Program) -> dict[str, Any]:
+    """Drawn weights, and adapters that are of some weight, or weights that are no longer what they were."""
+    with program.lowering():
+        params = parameters(jax.jit(program.init, out_shardings=program.shardings())())
+    rng = np.random.default_rng(0)
+
+    def trained(path: str, x: Any) -> Any:
+        if path.endswith(".b.weight"):
+            return jax.device_put(x + 0.2 * rng.normal(size=x.shape).astype(x.dtype), x.sharding)
+        return x + 0.02 * jnp.sin(40 * x) if REFERENCE + path in params else x  # padding stays zero
+
+    return {path: trained(path, x) for path, x in params.items()}
+
+
+def _batch() -> Batch:
+    """24 rows of 32 positions: a prompt of a few tokens, a completion of up to MAX_TOKENS, and room."""
+    rng = np.random.default_rng(1)
+    shape = (24, 32)
+    tokens, targets = (rng.integers(0, 257, shape).astype(np.int32) for _ in range(2))
+    segments, weights = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
+    for row in range(shape[0]):
+        first, size = int(rng.integers(1, 20)), int(rng.integers(1, MAX_TOKENS + 1))
+        weights[row, first : first + size] = 1
+        segments[row, first + size :] = 1
+    advantages = weights * rng.normal(size=(24, 1)).astype(np.float32)
+    return Batch(*(jnp.asarray(x) for x in (tokens, targets, weights, segments, advantages)))
+
+
+def _on(program: Program, batch: Batch) -> Batch:
+    return Batch(*(jax.device_put(field, program.layout.batch) for field in batch))
+
+
+def _log_probabilities(program: Program, params: Any, batch: Batch, *, as_it_was: bool = False) -> jax.Array:
+    """Of each target, from whole logits."""
+    layout, first = program.layout, {path: params.get(REFERENCE + path, x) for path, x in params.items()}
+    model = without_adapters(program.model(first)) if as_it_was else program.model(params)
+    table = whole_table(model.token_embedding, layout)
+    hidden = model.hidden(table, batch.tokens, None, Dropout.none(), layout)
+    logits = model.logits(hidden, layout).rearrange(("batch", "position", "vocab")).array
+    chosen: jax.Array = jnp.take_along_axis(jax.nn.log_softmax(logits), batch.targets[..., None], -1)[..., 0]
+    return chosen

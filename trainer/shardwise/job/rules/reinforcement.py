@@ -1,0 +1,98 @@
+"""Rules on learning from rewards: prompts, how many of them a step has, and what says what a completion is worth."""
+
+import re
+from collections.abc import Iterator
+
+from shardwise.job.document import wrong
+from shardwise.job.spec import TrainingJob
+from shardwise.job.topology import multiples_near
+from shardwise.protocol.errors import Problem
+from shardwise.protocol.text import any_of
+
+_PATH = "spec.training"
+_SECTION = f"{_PATH}.reinforcement"
+
+
+def prompts_are_completed(job: TrainingJob) -> Iterator[Problem]:
+    """Require that all sources are prompts where they are completed, and none is elsewhere."""
+    training = job.spec.training
+    for index, source in enumerate(training.data.train):
+        path = f"{_PATH}.data.train.{index}"
+        if source.prompts != (training.reinforcement is not None):
+            yield wrong(f"{path}.prompts", source.prompts, "true with training.reinforcement, and false without")
+        if source.prompts and source.preferences:
+            yield wrong(f"{path}.preferences", True, "false with prompts", "take one of the two out")
+        if source.prompts and source.text_field != "text":
+            expected = "no textField with prompts, which reads prompt"
+            yield wrong(f"{path}.textField", source.text_field, expected, "take it out")
+        first = training.data.train[0].chat_template
+        if source.prompts and source.chat_template != first:
+            expected = f"{first or 'none'}, as the first source has it: completions all end alike"
+            yield wrong(f"{path}.chatTemplate", source.chat_template or "none", expected)
+
+
+def prompts_fill_a_step(job: TrainingJob) -> Iterator[Problem]:
+    """Require whole prompts in each step, always as many."""
+    training = job.spec.training
+    if training.reinforcement is None:
+        return
+    sequences, samples = training.batch.sequences, training.reinforcement.samples
+    if sequences % samples:
+        hint = f"take {any_of(multiples_near(sequences, samples))}"
+        yield wrong(f"{_PATH}.batch.sequences", sequences, f"a multiple of reinforcement.samples {samples}", hint)
+    for index, part in enumerate(training.batch.ramp_up):
+        path = f"{_PATH}.batch.rampUp.{index}.sequences"
+        yield wrong(path, part.sequences, "no rampUp with reinforcement", "take it out")
+
+
+def completions_fit(job: TrainingJob) -> Iterator[Problem]:
+    """Require room for a prompt before the longest completion."""
+    training = job.spec.training
+    seq_len = training.model.seq_len
+    if training.reinforcement is None or seq_len is None or training.reinforcement.max_tokens < seq_len:
+        return
+    expected = f"fewer than model.seqLen {seq_len}, which has room for the prompt too"
+    yield wrong(f"{_SECTION}.maxTokens", training.reinforcement.max_tokens, expected)
+
+
+def rewards_have_one_source(job: TrainingJob) -> Iterator[Problem]:
+    """Require a pattern or a program, and that the pattern is one."""
+    section = job.spec.training.reinforcement
+    if section is None:
+        return
+    reward = section.reward
+    if (reward.pattern is None) == (not reward.command):
+        given = "neither" if reward.pattern is None else "both"
+        yield Problem(path=f"{_SECTION}.reward", given=given, expected="a pattern or a command")
+    if reward.pattern is None:
+        return
+    try:
+        groups = re.compile(reward.pattern).groups
+    except re.error as error:
+        yield wrong(f"{_SECTION}.reward.pattern", reward.pattern, f"a regular expression of Python: {error}")
+        return
+    if groups == 0:
+        hint = "such as '#### (.+)'"
+        yield wrong(f"{_SECTION}.reward.pattern", reward.pattern, "a group in parentheses that has the answer", hint)
+
+
+def divergence_has_a_reference(job: TrainingJob) -> Iterator[Problem]:
+    """Require weights at a step that stays the same, if completions are compared with theirs."""
+    training = job.spec.training
+    if training.reinforcement is None or not training.has_reference or training.lora is not None:
+        return
+    path, given, asked = f"{_SECTION}.klWeight", training.reinforcement.kl_weight, training.start_from
+    if asked is None or asked.step is None:
+        expected = "0, or startFrom with a step beside it: weights that the model is compared with, read at each start"
+        yield wrong(path, given, expected, "imported weights are step 0")
+    elif asked.restore == "all":
+        yield wrong(f"{_PATH}.startFrom.restore", "all", "weights with klWeight, which compares with those")
+
+
+RULES = (
+    prompts_are_completed,
+    prompts_fill_a_step,
+    completions_fit,
+    rewards_have_one_source,
+    divergence_has_a_reference,
+)

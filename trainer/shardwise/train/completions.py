@@ -1,0 +1,154 @@
+"""The batches of a run that learns from rewards: what the model has made of prompts, and what that is worth.
+
+A step's prompts follow from its batch's number, and so do the random numbers of each completion. So a step that is
+taken again, by a run that goes on, is taken on the same completions.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.job.spec import Training
+from shardwise.protocol.contract import Phase
+from shardwise.protocol.errors import DataError, DeviceError, RewardError, ShardwiseError
+from shardwise.train.data.dataset import Dataset
+from shardwise.train.executables import Executables
+from shardwise.train.microbatches import Batch
+from shardwise.train.peers import Peers
+from shardwise.train.phases import Phases
+from shardwise.train.reinforcement import advantages_of
+from shardwise.train.rewards import COMPLETION, Rewards, rewards_of
+from shardwise.train.sampler import Completion, Sampler
+from shardwise.train.state import Program
+
+_ERRORS: Mapping[str, type[ShardwiseError]] = {each.__name__: each for each in (DataError, RewardError)}
+
+
+class Completions:
+    """The batches of a run that learns from rewards.
+
+    Args:
+        training: the job's.
+        data: its prompts.
+        sampler: makes completions.
+        rewards: say what they are worth.
+        peers: the processes of the run; each asks for the rewards of some of the completions.
+        phases: where time is counted and progress recorded.
+
+    """
+
+    def __init__(
+        self, training: Training, data: Dataset, sampler: Sampler, rewards: Rewards, peers: Peers, phases: Phases
+    ) -> None:
+        assert training.reinforcement is not None
+        self._training, self._learning, self._data = training, training.reinforcement, data
+        self._sampler, self._rewards, self._peers, self._phases = sampler, rewards, peers, phases
+
+    def batch(self, number: int, params: Mapping[str, jax.Array]) -> tuple[Batch, dict[str, float]]:
+        """Return the batch of this number, and what metrics have of its completions.
+
+        Raises:
+            DataError, RewardError: a host has not found out what its completions are worth.
+            DeviceError: the hosts have made different completions.
+            NonFiniteError: the parameters give logits that are not numbers.
+
+        """
+        count = self._training.batch.sequences // self._learning.samples
+        groups = self._data.train.prompts(np.arange(number * count, (number + 1) * count, dtype=np.int64))
+        prompts = [prompt for prompt in groups for _ in range(self._learning.samples)]
+        with self._phases.entered(Phase.SAMPLE):
+            made = self._sampler.complete(params, prompts, self._training.seed << 32 | number, self._tell)
+        with self._phases.entered(Phase.REWARD):
+            rewards = self._worth(made).reshape(count, -1)
+        figures = {
+            "reward": float(rewards.mean()),
+            "sameRewards": float((np.ptp(rewards, axis=1) == 0).mean()),
+            "completionTokens": float(np.mean([len(each.tokens) for each in made])),
+            "cutCompletions": float(np.mean([each.is_cut for each in made])),
+        }
+        return self._as_batch(made, advantages_of(rewards, self._learning).reshape(-1)), figures
+
+    def record(
+        self, record: Mapping[str, float], values: Mapping[str, float], figures: Mapping[str, float]
+    ) -> dict[str, float]:
+        """Return the numbers of a step with those of its completions, of which an accuracy is none."""
+        tokens = figures["completionTokens"] * self._training.batch.sequences
+        more = {**figures, "entropy": values["accuracy"] * values["weight"] / tokens}
+        if self._training.has_reference:
+            more["divergence"] = values["z_loss"] * values["weight"] / tokens
+        return {name: x for name, x in record.items() if name != "accuracy"} | more
+
+    def close(self) -> None:
+        """End the program of rewards."""
+        self._rewards.close()
+
+    def _tell(self, num_made: int) -> None:
+        self._phases.say(f"{num_made:,} of {self._training.batch.sequences:,} completions")
+
+    def _worth(self, made: Sequence[Completion]) -> NDArray[np.float64]:
+        """Return the rewards of all: each host asks about its own part, and tells the others what it has found."""
+        own = made[self._peers.rank :: self._peers.count]
+        told: dict[str, Any] = {"made": _digest(made)}
+        try:
+            lines = [{**each.prompt.line, COMPLETION: each.text} for each in own]
+            told["rewards"] = self._rewards.of(lines, self._phases.beat)
+        except (DataError, RewardError) as error:
+            told |= {"kind": type(error).__name__, "error": str(error)}
+        # Also of a host that has failed: the others must not wait for it, and all end by the same error.
+        found = [json.loads(text) for text in self._peers.exchange("rewards", json.dumps(told))]
+        for rank, each in enumerate(found):
+            if "error" in each:
+                who = f"host {rank}: " if self._peers.count > 1 else ""
+                raise _ERRORS[each["kind"]](who + each["error"])
+            if each["made"] != found[0]["made"]:
+                raise DeviceError(
+                    f"the completions on rank {rank} differ from those on rank 0, of the same weights and prompts: a "
+                    "device of one of them computes wrong, or the hosts run different versions"
+                )
+        rewards = np.empty(len(made))
+        for rank, each in enumerate(found):
+            rewards[rank :: self._peers.count] = each["rewards"]
+        return rewards
+
+    def _as_batch(self, made: Sequence[Completion], advantages: NDArray[np.float32]) -> Batch:
+        """Return a row for each: prompt, completion, and the room that is left."""
+        seq_len = self._sampler.program.config.seq_len
+        shape = (len(made), seq_len)
+        tokens, targets, segments = (np.zeros(shape, np.int32) for _ in range(3))
+        weights = np.zeros(shape, np.float32)
+        for row, each in enumerate(made):
+            whole, first = [*each.prompt.tokens, *each.tokens], len(each.prompt.tokens)
+            tokens[row, : len(whole)], targets[row, : len(whole) - 1] = whole, whole[1:]
+            weights[row, first - 1 : len(whole) - 1] = 1
+            segments[row, len(whole) :] = 1
+        place = self._sampler.program.layout.batch
+        fields = (tokens, targets, weights, segments, weights * advantages[:, None])
+        # Of each only the rows of this host's devices go there.
+        return Batch(*(jax.make_array_from_callback(shape, place, x.__getitem__) for x in fields))
+
+
+def completing(
+    program: Program, data: Dataset, kept: Executables, pool: ThreadPoolExecutor
+) -> Callable[[Peers, Phases], Completions]:
+    """Begin to compile what makes completions; return a function that waits for it, and starts what rewards them."""
+    sampler = Sampler.compiling(program, data, kept, pool)
+
+    def made(peers: Peers, phases: Phases) -> Completions:
+        training, ready = program.training, sampler()
+        assert training.reinforcement is not None
+        return Completions(training, data, ready, rewards_of(training.reinforcement.reward), peers, phases)
+
+    return made
+
+
+def _digest(made: Sequence[Completion]) -> str:
+    digest = hashlib.sha256()
+    for each in made:
+        digest.update(np.array([len(each.tokens), *each.tokens], "<i4").tobytes())
+    return digest.hexdigest()
