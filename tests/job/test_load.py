@@ -456,6 +456,11 @@ def test_sequences_that_do_not_split_are_refused(words: str, path: str, expected
             "mesh.pipelineRounds",
             "a copy of the weights for every visit of a stage; set model.remat: dots or full",
         ),
+        (
+            "mesh={pipeline: 2}, model.remat=offload, batch.microbatches=2",
+            "model.remat",
+            "full, dots or none with a pipeline, whose stages keep the inputs of all microbatches on the devices",
+        ),
     ],
 )
 def test_layers_that_do_not_split_are_refused(words: str, path: str, expected: str) -> None:

@@ -125,6 +125,7 @@ def _said(lowered: LoweredStep) -> dict[str, Any]:
         "kernel": kernel,
         "mesh": step.mesh,
         "peak_bytes": step.peak_bytes,
+        "on_host": [step.host_state_bytes, step.host_temporary_bytes],
         "collectives": [_moved(step, row) for row in collectives.collectives(step.module, step.mesh)],
         "scores": of_pallas(trace_step(step.program)) if kernel == "splash" else of_program(step.module),
     }

@@ -82,6 +82,8 @@ PAIRS = (
     "startFrom={path: base, step: 0}",
 )
 ADAPTERS = "lora.rank=8"
+FOUR_LAYERS = ("model.layers=4", "batch={sequences: 64, microbatches: 2}")
+ON_HOST = ("model.remat=offload", "optimizer.memory=host")
 ROWS = (
     Row("tpu-v4", "2x2x2"),
     Row("tpu-v4", "2x2x1", 2, ("precision.params=bfloat16", "mesh.tensor=2")),
@@ -109,6 +111,8 @@ ROWS = (
     Row("tpu-v5p", "2x2x2", 1, ("mesh.context=4", RING, "model.seqLen=1024", DOCUMENTS)),
     Row("tpu-v5e", "2x4", 2, ("mesh.tensor=2", *TWO_ROUNDS, DOCUMENTS)),
     Row("tpu-v6e", "2x4", 1, (DOCUMENTS, "batch.microbatches=2")),
+    Row("tpu-v6e", "2x4", 1, FOUR_LAYERS),
+    Row("tpu-v6e", "2x4", 1, (*FOUR_LAYERS, *ON_HOST)),
     Row("tpu-v6e", "2x4", 2, ("mesh.tensor=4", "model.block=parallel", "model.position=rotary")),
     Row("tpu-v6e", "2x4", 1, ("mesh.context=2", "mesh.tensor=2", "model.seqLen=512", "model.remat=dots")),
     Row(
@@ -136,6 +140,7 @@ ROWS = (
     Row("tpu-v7x", "2x2x1", 2, ("model.attention=plain", "precision.reduce=float32")),
     Row("tpu-v7x", "2x2x1", 1, ("precision.products=float8",)),
     Row("gpu-h100", "1x8"),
+    Row("gpu-h100", "1x8", 1, ("model.remat=offload",)),
     Row("gpu-h100", "1x8", 1, ("model.attention=cudnn", "mesh.tensor=8")),
     Row("gpu-h100", "2x8", 1, ("model.attention=cudnn", "mesh.tensor=2", "model.seqLen=1024", "model.remat=dots")),
     Row("gpu-h100", "2x8", 1, ("model.attention=cudnn", "mesh.tensor=4", "model.seqLen=1000")),

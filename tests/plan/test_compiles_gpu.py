@@ -65,3 +65,16 @@ def test_a_shape_that_cudnn_cannot_take_is_refused(words: tuple[str, ...], said:
     """By the job file's rules, which say what would do."""
     with pytest.raises(JobError, match=said):
         small("gpu-h100", "1x8", 1, "model.attention=cudnn", *words)
+
+
+def test_what_layers_keep_goes_to_the_host() -> None:
+    """With `remat: offload` a device holds the inputs of its layers no longer, and its host has exactly these bytes."""
+    whole, away = (
+        next(row for row in OTHERS if row.name == f"gpu-h100 1x8{words}") for words in ("", " model.remat=offload")
+    )
+    model = away.request.job.spec.training.model
+    assert model.layers and model.seq_len and model.embed  # noqa: PT018  all are given
+    inputs = model.layers * 2 * model.seq_len * model.embed * 2  # of two sequences, in bfloat16
+
+    assert answer(away)["step"]["on_host"] == [0, inputs]
+    assert answer(away)["step"]["peak_bytes"] == pytest.approx(answer(whole)["step"]["peak_bytes"] - inputs, rel=1e-3)

@@ -5,7 +5,21 @@ from collections.abc import Callable
 
 import pytest
 from tests.plan.compiling import DATA, small
-from tests.plan.table import APART, EXPERTS, RING, ROWS, SHARED, UNEVEN, WEIGHTS, WIDTHS, Row, answer, of_platform
+from tests.plan.table import (
+    APART,
+    EXPERTS,
+    FOUR_LAYERS,
+    ON_HOST,
+    RING,
+    ROWS,
+    SHARED,
+    UNEVEN,
+    WEIGHTS,
+    WIDTHS,
+    Row,
+    answer,
+    of_platform,
+)
 
 from shardwise.job.accelerators import BUILT_IN
 from shardwise.job.resolve import resolve
@@ -212,7 +226,7 @@ def test_the_table_has_every_class_and_choice() -> None:
 
     assert {(row.accelerator, row.slices > 1) for row in ROWS} == {(name, many) for name in BUILT_IN for many in (0, 1)}
     assert chosen["attention"] == {"auto", "plain", "blockwise", "splash", "cudnn"}
-    assert chosen["remat"] == {"full", "dots", "none"}
+    assert chosen["remat"] == {"full", "offload", "dots", "none"}
     assert chosen["block"] == {"sequential", "parallel"}
     assert chosen["params"] == chosen["compute"] == {"float32", "bfloat16"}
     assert chosen["reduce"] == {"compute", "float32"}
@@ -226,3 +240,14 @@ def test_a_length_that_splash_cannot_take_is_refused(length: int) -> None:
     with pytest.raises(JobError, match=rf"given {length}, expected a multiple of 128 with attention: splash.*auto"):
         small("tpu-v5e", "2x4", 1, "model.attention=splash", f"model.seqLen={length}")
     small("tpu-v5e", "2x4", 1, f"model.seqLen={length}")
+
+
+def test_what_lies_with_the_host_is_off_the_device() -> None:
+    """It is the inputs of layers to the byte, and AdamW's two moments, with the padding of their tiles."""
+    whole, away = (answer(Row("tpu-v6e", "2x4", 1, words))["step"] for words in (FOUR_LAYERS, (*FOUR_LAYERS, *ON_HOST)))
+    state, inputs = away["on_host"]
+    moments = 2 * 4 * 4 * 12 * 512**2 / 8  # of the layers' matrices, a device's eighth
+
+    assert inputs == 4 * 4 * 128 * 512 * 2  # four layers, four sequences of a microbatch, in bfloat16
+    assert moments < state < 1.5 * moments
+    assert away["peak_bytes"] <= whole["peak_bytes"] - state - inputs

@@ -197,3 +197,15 @@ def test_a_host_is_filled_before_there_are_more(monkeypatch: pytest.MonkeyPatch)
     """The links within a host are faster than those between hosts."""
     words = ["hardware={accelerator: gpu-h100, topology: 1x4}", "training.batch.sequences=64"]
     assert _tried_on(words, monkeypatch) == ["1x8", "2x8", "4x8"]
+
+
+def test_the_memory_of_hosts_is_tried_where_nothing_else_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A layout that keeps its layers' inputs there is compiled if by arithmetic no other has room for them."""
+    monkeypatch.setattr(searching, "plan", compiled)
+    words = "{layers: 400, heads: 1, embed: 192, mlp: 192, seqLen: 4096, vocabSize: 512}"
+    large = loads(JOB.replace("{layers: 2, heads: 12, embed: 192, seqLen: 128}", words).replace("24}", "6}"))
+
+    for job, remats in ((large, {"offload"}), (loads(JOB), {"none", "dots", "full"})):
+        tried = {one.choice.remat for one in search(job, lambda _: None) if not one.is_own}
+        assert tried
+        assert tried <= remats

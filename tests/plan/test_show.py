@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from shardwise.plan.choice import Choice
-from shardwise.plan.result import Bound, MemoryUse, Moved, Plan, Weight
+from shardwise.plan.result import Bound, HostMemory, MemoryUse, Moved, Plan, Weight
 from shardwise.plan.search import Found
 from shardwise.plan.show import show, why
 from shardwise.protocol.text import GIB
@@ -48,6 +48,15 @@ def _plan(inner: int, *axes: str) -> Plan:
         memory=memory,
         collectives=[moved],
     )
+
+
+def test_what_lies_with_the_host_is_told() -> None:
+    """Of each kind the bytes of a host, and what moves between it and a device; nothing of a job that has none."""
+    held = HostMemory(state=3 << 30, activations=0, moved=1 << 30)
+    text = _shown(_plan(1, "data_outer").model_copy(update={"host_memory": held}))
+
+    assert "in the memory of each host: 3.00 GiB of state; 1.00 GiB a device and step move to it and back" in text
+    assert "in the memory of each host" not in _shown(_plan(1, "data_outer"))
 
 
 def _shown(plan: Plan, *, weights: bool = False) -> str:

@@ -105,14 +105,16 @@ def test_a_parallel_block_adds_both_branches_to_the_same_stream() -> None:
 
 
 def test_remat_changes_no_gradient() -> None:
-    """Full, dots and none give the same loss and, but for rounding, the same gradients."""
-    programs = [program_of(gpt2_config(remat=remat)) for remat in ("none", "dots", "full")]
+    """All give the same loss and, but for rounding, the same gradients; `offload` has the bits of `full`."""
+    programs = [program_of(gpt2_config(remat=remat)) for remat in ("none", "dots", "full", "offload")]
     params = random_params(programs[0])
     (loss, grads), *others = (loss_and_gradients(program, params) for program in programs)
     for other_loss, other_grads in others:
         assert np.isclose(other_loss, loss, rtol=1e-6)
         for path, grad in grads.items():
             assert np.allclose(other_grads[path], grad, rtol=1e-4, atol=1e-5 * float(np.abs(grad).max())), path
+    (_, full), (_, offload) = others[1:]
+    assert all(np.array_equal(full[path], offload[path]) for path in full)
 
 
 def test_scores_shrink_with_the_layer_where_asked() -> None:

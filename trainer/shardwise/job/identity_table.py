@@ -47,7 +47,7 @@ TABLE: Mapping[str, tuple[str, str]] = {
     "spec.training.batch.rampUp.*": ("untilStep sequences", ""),
     "spec.training.optimizer": (
         "name learningRate beta1 beta2 epsilon weightDecay clipNorm momentum adamLearningRate",
-        "",
+        "memory",
     ),
     "spec.training.optimizer.average": ("decay", ""),
     "spec.training.optimizer.groups.*": ("match rateFactor weightDecay", ""),

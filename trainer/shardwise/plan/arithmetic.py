@@ -62,9 +62,9 @@ def stream_moves(layers: int, block: str | None, remat: str, *, split: bool = Tr
     """Return the gathers and scatters of one stream of activations; `split` is whether it is, by position."""
     branches = 1 if block == "parallel" else 2
     sums = 1 if block == "sequential" else 0  # computing a layer again sums what its second branch starts from
-    again = {"none": 0, "dots": branches, "full": branches + sums}[remat]
+    again = {"none": 0, "dots": branches}.get(remat, branches + sums)
     if not split:
-        again = 2 * sums if remat == "full" else 0  # a sum is there whole
+        again = 2 * sums if remat in ("full", "offload") else 0  # a sum is there whole
     ends = 4  # the embedding and the head, forward and backward
     return layers * (4 * branches + again) + ends + more_forwards * (layers * 2 * branches + ends // 2)
 

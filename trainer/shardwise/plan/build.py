@@ -11,7 +11,7 @@ from shardwise.plan.arithmetic import least_wire
 from shardwise.plan.collectives import Collective, collectives
 from shardwise.plan.compiled import Step, lowered_step, needed_bytes
 from shardwise.plan.flops import eight_bit_flops, kernel_flops, traced_flops
-from shardwise.plan.memory import local_checkpoint_bytes, memory, usable_bytes, weights
+from shardwise.plan.memory import host_memory, local_checkpoint_bytes, memory, usable_bytes, weights
 from shardwise.plan.result import Bubble, Flops, MemoryUse, Moved, Plan, Wire
 from shardwise.plan.roofline import link_of, roofline
 from shardwise.plan.targets import what_brings
@@ -19,6 +19,7 @@ from shardwise.protocol.errors import OutOfMemoryError
 from shardwise.protocol.text import size
 from shardwise.train.decoder import bytes_of
 from shardwise.train.flops import flops_per_token
+from shardwise.train.host_memory import not_moved, on_hosts
 from shardwise.train.mesh import DATA
 from shardwise.train.pipeline import Schedule
 from shardwise.train.sampler import rows_at_once
@@ -66,6 +67,7 @@ def plan(job: TrainingJob) -> Plan:
         synchronous_gathers=sum(row.count - row.asynchronous for row in rows if _is_gather_of_weights(row)),
         rematerialised=sum(".remat" in one.name for line in step.module.computations.values() for one in line),
         resident_bytes=_resident(step, held),
+        host_memory=host_memory(step),
         local_checkpoint_bytes=local_checkpoint_bytes(step),
         flops=flops,
         bubble=bubble,
@@ -146,12 +148,20 @@ def _notes(step: Step) -> Iterable[str]:
             f"{size(caches, 2)} of caches beside the state: the step does not hold them, and neither they nor their "
             "time are in another figure. Where such weights have no room, they are gathered block by block"
         )
+    training = step.job.spec.training
+    if told := not_moved(training, step.program.layout.mesh.devices.flat[0].platform):
+        yield told
     if spec.platform == "gpu" and not step.stand_in:
         yield (
             "a GPU's compiler without a GPU tunes no kernel: bytes are final, and the working memory of cuDNN, "
             "cuBLAS and NCCL, some hundreds of MiB, is in no figure"
         )
-        if step.job.spec.training.model.experts:
+        if on_hosts(training):
+            yield (
+                "optimizer.memory: host is in no figure: a GPU's compiler without a GPU keeps no state with a host, so "
+                "the optimizer's counts as on the devices"
+            )
+        if training.model.experts:
             yield (
                 "a GPU multiplies experts' rows by the block, which is up to half again the arithmetic of these "
                 "products: no figure but the memory has that"

@@ -9,7 +9,6 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import jax
 import psutil
@@ -25,6 +24,7 @@ from shardwise.plan.targets import NoCompilerError, devices_for
 from shardwise.protocol.errors import CompilerError, DataError, OutOfMemoryError
 from shardwise.protocol.storage import first_line
 from shardwise.train.data.tokenizer import load_tokenizer
+from shardwise.train.memory import peak_bytes
 from shardwise.train.start import build
 from shardwise.train.state import COMPILED_QUICKLY, Program
 from shardwise.train.step import lower_step
@@ -41,6 +41,10 @@ class Step:
     text: str
     peak_bytes: int
     """The most that the program holds on one device at once, its arguments included."""
+    host_state_bytes: int
+    """Of the state of one device what lies in the memory of its host."""
+    host_temporary_bytes: int
+    """What the program keeps there for one device while it runs."""
     code_bytes: int
     resident_bytes: int
     """Of this process with the compiled program in it, and none of its data."""
@@ -102,7 +106,9 @@ class LoweredStep:
             job=self.job,
             program=self.program,
             text=text,
-            peak_bytes=_peak(memory, self.program.layout.mesh.devices.flat[0].platform),
+            peak_bytes=peak_bytes(memory, self.program.layout.mesh.devices.flat[0].platform),
+            host_state_bytes=memory.host_argument_size_in_bytes,
+            host_temporary_bytes=memory.host_temp_size_in_bytes,
             code_bytes=memory.generated_code_size_in_bytes,
             resident_bytes=psutil.Process().memory_info().rss,
             compile_seconds=self.lower_seconds + ended - began,
@@ -143,14 +149,6 @@ def _devices(job: TrainingJob) -> tuple[list[jax.Device], str | None]:
 def _for_cpus(job: TrainingJob) -> TrainingJob:
     """Return the job with attention that any platform has."""
     return with_overrides(job, ["training.model.attention=auto"])
-
-
-def _peak(memory: Any, platform: str) -> int:
-    """Return the peak on one device; a CPU's compiler counts it without the arguments, which are added."""
-    if platform != "cpu":
-        return int(memory.peak_memory_in_bytes)
-    unshared = memory.output_size_in_bytes - memory.alias_size_in_bytes
-    return int(memory.argument_size_in_bytes + memory.temp_size_in_bytes + unshared)
 
 
 def _vocabulary(job: TrainingJob) -> tuple[int, int | None]:

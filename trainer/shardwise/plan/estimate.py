@@ -26,7 +26,7 @@ from shardwise.train.optimizer import state_bytes_of_a_weight
 from shardwise.train.pipeline import Schedule
 
 _state_bytes = cache(state_bytes_of_a_weight)
-_AGAIN = {"none": 1.0, "dots": 1.03, "full": 1.3}
+_AGAIN = {"none": 1.0, "dots": 1.03, "full": 1.3, "offload": 1.3}
 """How much arithmetic there is with what a policy of `remat` computes again."""
 
 
@@ -196,6 +196,8 @@ def _kept_of_a_layer(model: Model, mlp: int, tensor: int) -> float:
     match model.remat:
         case "full":
             return embed / tensor
+        case "offload":
+            return 0.0
         case "dots":
             return (embed + heads + 2 * kv_heads + (1 + gates) * mlp) / tensor + 2 * embed
         case _:

@@ -6,27 +6,30 @@ leaves.
 """
 
 import math
+import re
 
 from shardwise.job.accelerators import accelerator_of
 from shardwise.job.spec import TrainingJob
 from shardwise.job.topology import num_hosts
 from shardwise.plan.arithmetic import gradient_bytes
 from shardwise.plan.compiled import Step
-from shardwise.plan.result import MemoryUse, Weight, axis_words
+from shardwise.plan.hlo import arrays
+from shardwise.plan.result import HostMemory, MemoryUse, Weight, axis_words
 from shardwise.train.memory import local_bytes
 from shardwise.train.pipeline import Schedule
 from shardwise.train.state import Program, beside_weights, flat, parameters, without_base
-from shardwise.train.step import batch_arrays
+from shardwise.train.step import abstract_batch
 
 _GPU_SHARE_VARIABLE, _GPU_SHARE = "XLA_PYTHON_CLIENT_MEM_FRACTION", 0.75
 """The share of a GPU's memory that JAX takes for programs: https://docs.jax.dev/en/latest/gpu_memory_allocation.html."""
+_ON_HOST = re.compile(r"\w+\[[\d,]*\]\{[^}]*S\(5\)[^}]*\}")
 
 
 def memory(step: Step) -> MemoryUse:
     """Return the kinds of a compiled step; their total is the compiler's peak, and the program itself."""
     state = step.program.abstract()
     held, optimizer = local_bytes(parameters(state)), local_bytes(beside_weights(state))
-    batch = local_bytes(batch_arrays(step.program))
+    batch = local_bytes(flat(abstract_batch(step.program)))
     rest = max(0, step.peak_bytes - held - optimizer - batch)
     kept = min(saved_activations(step), rest)
     gradients = min(gradient_bytes(step.program), rest - kept)
@@ -41,6 +44,18 @@ def memory(step: Step) -> MemoryUse:
         total=held + optimizer + batch + rest + step.code_bytes,
         limit=usable_bytes(step.job),
     )
+
+
+def host_memory(step: Step) -> HostMemory | None:
+    """Return what the devices of a host keep in its memory; None if that is nothing.
+
+    What is kept there of the state goes to the device and back once a step, of layers in each microbatch.
+    """
+    state, kept, devices = step.host_state_bytes, step.host_temporary_bytes, step.topology.devices_per_host
+    if not state and not kept:
+        return None
+    moved = 2 * (state + kept * step.job.spec.training.batch.microbatches)
+    return HostMemory(state=state * devices, activations=kept * devices, moved=moved)
 
 
 def local_checkpoint_bytes(step: Step) -> int | None:
@@ -106,7 +121,8 @@ def saved_activations(step: Step) -> int:
         for loop in line:
             if loop.op != "while":
                 continue
-            stacked = (one for one in loop.results if one.shape[: len(parts)] == parts)
+            # Those in the host's memory, which XLA calls its space 5, are no bytes of the device.
+            stacked = (one for one in arrays(_ON_HOST.sub("", loop.type)) if one.shape[: len(parts)] == parts)
             found.append(sum(one.bytes for one in stacked if _without_ones(one.shape[len(parts) :]) not in weights))
     return max(found)
 

@@ -38,6 +38,17 @@ class MemoryUse(_Result):
     """What programs can use; None if the class does not give it."""
 
 
+class HostMemory(_Result):
+    """Bytes in the memory of one host that its devices keep there."""
+
+    state: int
+    """Of the state, all the time."""
+    activations: int
+    """What the backward pass keeps of the layers."""
+    moved: int
+    """Between one device and its host in one step, both ways together. No bound of the time has it."""
+
+
 class Weight(_Result):
     """How one parameter lies on the mesh; its layers are one array."""
 
@@ -167,6 +178,8 @@ class Plan(_Result):
     """Instructions that XLA computes again of its own accord, because memory is short."""
     resident_bytes: int | None = None
     """For simulated devices: what the process of one host holds while it trains, all devices and Python included."""
+    host_memory: HostMemory | None = None
+    """None of a job that keeps nothing there."""
     local_checkpoint_bytes: int | None = None
     """Of each host's memory: what local checkpoints need at most; None of a job that makes none."""
     flops: Flops | None = None

@@ -28,11 +28,10 @@ from shardwise.protocol.text import size
 MOST_COMPILED = 8
 _MOST_OF_MEMORY = 0.95
 """Of what there is; an estimate beyond it is not compiled."""
-_MOST_TRIED = 3
-_MOST_LARGER, _MOST_TIMES = 4, 8
+_MOST_TRIED, _MOST_LARGER, _MOST_TIMES = 3, 4, 8
 _NOT_FOR_THIS = (DataError, CompilerError)  # of a tokenizer, which the rules have not read, or of a kernel too large
 _MOST_TENSOR, _MOST_EXPERT, _MOST_MICROBATCHES = 64, 64, 64
-_REMATS = ("none", "dots", "full")
+_REMATS = ("none", "dots", "full", "offload")
 Report = Callable[[str], None]
 
 
@@ -176,9 +175,10 @@ def _experts(training: Training, data: int) -> list[int | None]:
 
 
 def _likely(job: TrainingJob, candidates: Iterable[_Candidate]) -> list[_Candidate]:
-    """Return the candidates that are not the job's own layout and by arithmetic fit the memory."""
+    """Return what is not the job's own layout and fits by arithmetic; what offloads only if nothing else does."""
     own, limit = Choice.of(resolve(job)), usable_bytes(resolve(job)) or 0
-    return [one for one in candidates if _is_small(one.estimate, limit) and one.choice != own]
+    small = [one for one in candidates if _is_small(one.estimate, limit) and one.choice != own]
+    return [one for one in small if one.choice.remat != "offload"] or small
 
 
 def _is_small(expected: Estimate, limit: int) -> bool:

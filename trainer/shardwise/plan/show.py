@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from shardwise.plan.result import Bound, Moved, Plan
+from shardwise.plan.result import Bound, HostMemory, Moved, Plan
 from shardwise.plan.search import Found
 from shardwise.protocol.text import GIB, MIB, size
 from shardwise.train.mesh import DATA
@@ -220,10 +220,18 @@ def _lines(plan: Plan) -> Iterator[str]:
             f"[bold]{plan.bound.mfu:.1%}[/]; what binds is {plan.bound.binds}"
         )
         yield f"  {_terms(plan)}"
+    if plan.host_memory:
+        yield f"in the memory of each host: {_on_host(plan.host_memory)}"
     if plan.local_checkpoint_bytes:
         yield f"local checkpoints: {size(plan.local_checkpoint_bytes, 2)} of each host's memory at most"
     if plan.compile_seconds:
         yield f"compiled in {plan.compile_seconds:.0f} s"
+
+
+def _on_host(held: HostMemory) -> str:
+    parts = {"state": held.state, "activations": held.activations}
+    words = " and ".join(f"{size(there, 2)} of {name}" for name, there in parts.items() if there)
+    return f"{words}; {size(held.moved, 2)} a device and step move to it and back, which the least time leaves out"
 
 
 def _terms(plan: Plan) -> str:

@@ -69,7 +69,7 @@ class GptConfig(ModelAxes):
     init_std: float = 0.02
     embed_dropout: float = 0.0
     residual_dropout: float = 0.0
-    remat: Literal["full", "dots", "none"] = "full"
+    remat: Literal["full", "offload", "dots", "none"] = "full"
     attention: Kernel = "blockwise"
 
     def __post_init__(self) -> None:

@@ -25,6 +25,7 @@ from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 from jax.stages import Compiled, Lowered
 
+from shardwise.train.host_memory import fetched, is_on_host
 from shardwise.train.peers import Agree
 
 NUM_LANES = 4
@@ -113,7 +114,7 @@ def _kept(signature: _Signature) -> Compiled:
 
 def _lower(shape: tuple[int, ...], dtype: np.dtype, sharding: NamedSharding) -> Lowered:
     whole = PartitionSpec()
-    program = jax.shard_map(
+    program: Callable[..., jax.Array] = jax.shard_map(
         partial(_device_digest, sharding=sharding),
         mesh=sharding.mesh,
         in_specs=(sharding.spec, whole),
@@ -121,6 +122,8 @@ def _lower(shape: tuple[int, ...], dtype: np.dtype, sharding: NamedSharding) -> 
         check_vma=False,
     )
     seeds = jax.ShapeDtypeStruct((NUM_LANES,), jnp.uint32, sharding=NamedSharding(sharding.mesh, whole))
+    if is_on_host(sharding):
+        on_devices, program = program, lambda array, seeds: on_devices(fetched(array), seeds)
     return jax.jit(program).lower(jax.ShapeDtypeStruct(shape, dtype, sharding=sharding), seeds)
 
 

@@ -139,8 +139,9 @@ def _masters(program: Program, restored: Restored, missing: Collection[str]) -> 
 
     Fresh ones would undo those with the first step. Parameters that are held in float32 are these weights.
     """
+    places = flat(program.shardings())
     return {
-        master: restored.arrays[parameter].astype(jnp.float32)
+        master: jax.device_put(restored.arrays[parameter].astype(jnp.float32), places[master])
         for parameter, master in masters_paths(by_gradient(program.trained)).items()
         if master in missing and parameter in restored.arrays
     }

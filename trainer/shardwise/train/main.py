@@ -28,6 +28,7 @@ from shardwise.train.devices import simulated
 from shardwise.train.executables import machine
 from shardwise.train.fence import fenced
 from shardwise.train.flops import Peak, flops_per_token, measured_flops, peak
+from shardwise.train.host_memory import not_moved
 from shardwise.train.local_checkpoints import LocalWriter, Neighbours, hosts_apart, neighbours
 from shardwise.train.loop import Loop
 from shardwise.train.metrics import Recorded, recorded
@@ -126,6 +127,8 @@ def _run(
         hosts = list(dict.fromkeys(peers.exchange("host", platform.node())))
         report = begin_report(ready, directory, summary, hosts, console, stack) if summary else Report()
         show(_mfu_text(token_flops, hardware, job.spec.training))
+        if told := not_moved(job.spec.training, ready.program.layout.mesh.devices.flat[0].platform):
+            show(told)
         phases.step = ready.first_step
         if ready.completions:
             stack.callback(ready.completions.close)

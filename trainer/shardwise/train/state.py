@@ -23,6 +23,7 @@ from shardwise.train.average import Mean
 from shardwise.train.balance import LOADS, PICK_BIAS, by_gradient
 from shardwise.train.config import GptConfig
 from shardwise.train.experts import counting
+from shardwise.train.host_memory import on_host, on_hosts, put_back
 from shardwise.train.jax_private import with_own_channels
 from shardwise.train.layout import Layout, assemble, axis_names, flatten
 from shardwise.train.lora import dtype_of_base, initial, is_adapter, without_adapters
@@ -139,13 +140,17 @@ class Program:
         state: State = jax.tree.map(place, self._shapes, self.shardings())
         return state
 
+    def placed(self, state: State) -> State:
+        """Put what of a state lies in the memory of hosts there; a program ends with it."""
+        return state | {"optimizer": put_back(state["optimizer"], self.shardings()["optimizer"])}
+
     def lower_init(self) -> jax.stages.Lowered:
         """Lower the init program of what a run saves, which makes every array in its shards and none whole."""
         compiled_with = self.compiler_options(runs_once=True)
         made = without_base(self.shardings())
 
         def init() -> State:
-            return without_base(self.init())
+            return self.placed(without_base(self.init()))
 
         return self.lower(jax.jit(init, out_shardings=made, compiler_options=compiled_with))
 
@@ -194,7 +199,9 @@ class Program:
         """Place a moment where its parameter lives, and counters on every device."""
         owner = is_moment_of(path)
         if owner is not None and owner in self.names and leaf.ndim == len(self.names[owner]):
-            return self.layout.stored(self.names[owner])
+            stored = self.layout.stored(self.names[owner])
+            is_away = on_hosts(self.training) and path[0] == jax.tree_util.DictKey("optimizer")
+            return on_host(stored) if is_away else stored
         return self.layout.replicated
 
 

@@ -16,6 +16,7 @@ from jax.extend.core import Jaxpr
 from shardwise.train.bad_steps import Judge
 from shardwise.train.balance import LOADS, busiest, by_gradient, moved
 from shardwise.train.gradients import each_loss, gradients, loss_sums
+from shardwise.train.host_memory import fetched, on_hosts
 from shardwise.train.microbatches import Batch, Compared
 from shardwise.train.optimizer import schedule
 from shardwise.train.state import AVERAGE, Abstract, Program, State, parameters
@@ -124,11 +125,6 @@ def _abstract_rows(program: Program, sequences: int | None = None) -> Batch:
     return Batch(*(whole(dtype=dtype) for dtype in dtypes + [jnp.float32] * bool(program.training.reinforcement)))
 
 
-def batch_arrays(program: Program) -> dict[str, Abstract]:
-    """Return the arrays of a global batch by name, abstract as in `abstract_batch`."""
-    return {name: x for name, x in abstract_batch(program)._asdict().items() if x is not None}
-
-
 def _abstract_controls(program: Program) -> Abstract:
     """Return one control per device: each process sets those of its own devices, and the maximum is for all."""
     return Abstract((program.layout.mesh.size,), jnp.int32, sharding=program.layout.control)
@@ -137,6 +133,8 @@ def _abstract_controls(program: Program) -> Abstract:
 def _step(
     program: Program, state: State, batch: Batch | Compared, controls: Array, limit: Array | None = None
 ) -> tuple[State, Metrics]:
+    if on_hosts(program.training):
+        state = {**state, "optimizer": fetched(state["optimizer"])}
     sums, slopes, loads = gradients(program, parameters(state), batch, state["step"])
     mean = program.rule.trained(jax.tree.map(lambda slope: slope / sums.weight, by_gradient(slopes)))
     params, optimizer = program.rule.apply(mean, state["optimizer"], by_gradient(state["params"]), state["step"])
@@ -160,4 +158,4 @@ def _step(
     if limit is not None:
         good = jnp.isfinite(metrics.loss) & jnp.isfinite(metrics.grad_norm) & (metrics.loss <= limit)
         new = jax.tree.map(partial(jnp.where, good), new, {name: state[name] for name in new})
-    return {**state, "step": state["step"] + 1, **new}, metrics
+    return program.placed({**state, "step": state["step"] + 1, **new}), metrics

@@ -51,6 +51,11 @@ CONFLICTS = (
         hint="set model.remat: dots or full",
     ),
     Conflict(
+        facts=(Fact("training.model.remat", "==", "offload"), Fact("training.mesh.pipeline", ">", 1)),
+        expected="full, dots or none with a pipeline, whose stages keep the inputs of all microbatches on the devices",
+        hint="set model.remat: full",
+    ),
+    Conflict(
         facts=(
             Fact("training.mesh.dataInner", ">", 1),
             Fact("training.mesh.fsdp", "==", False),

@@ -206,8 +206,10 @@ class Model(StrictModel):
         0.02, gt=0, le=1, description="Deviation of initial weights; 1/sqrt(2 layers) of it before a residual."
     )
     dropout: Dropout = Field(Dropout(), description="Dropout by place.")
-    remat: Literal["full", "dots", "none"] = Field(
-        "full", description="What the backward pass computes again: all of a block, all but matrix products, nothing."
+    remat: Literal["full", "offload", "dots", "none"] = Field(
+        "full",
+        description="What the backward pass computes again: all of a block (offload keeps its input with the host), "
+        "all but matrix products, nothing.",
     )
     attention: Literal["auto", "plain", "blockwise", "splash", "cudnn"] = Field(
         "auto", description="The attention kernel; auto takes the accelerator's best."

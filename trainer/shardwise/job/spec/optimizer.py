@@ -86,6 +86,10 @@ class Optimizer(StrictModel):
         None,
         description="The highest rate for what Muon leaves to Adam, with Nesterov's momentum as its own; muon only.",
     )
+    memory: Literal["device", "host"] = Field(
+        "device",
+        description="Where its state lies: on the devices, or with their hosts, from where each step fetches it.",
+    )
     groups: tuple[ParameterGroup, ...] = Field(
         (), strict=False, max_length=32, description="Parameters with rates and decays of their own."
     )

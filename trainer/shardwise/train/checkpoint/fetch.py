@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import SingleDeviceSharding
 
 from shardwise.protocol.errors import CheckpointError
 from shardwise.protocol.storage import first_line, in_words, with_retries
@@ -23,6 +24,7 @@ from shardwise.train.checkpoint import layout, zarr
 from shardwise.train.checkpoint.chunks import Refusal, read_chunk
 from shardwise.train.checkpoint.manifest import ArrayEntry, Manifest, array_directory
 from shardwise.train.checkpoint.store import Store
+from shardwise.train.host_memory import HOST, is_on_host
 
 _NUM_CHUNKS_AT_ONCE = min(16, max(8, os.cpu_count() or 1))
 """Each may keep a chunk's worth of memory beside the arrays, so too many cost."""
@@ -139,18 +141,24 @@ def _finish(
         raise Refusal(f"{reading.path}: {first_line(error)}") from error
     abstract = wanted[reading.path]
     assert abstract.sharding is not None
-    placed = [array for box, devices in reading.holders.items() for array in _place(reading.buffers[box], devices)]
+    kind = HOST if is_on_host(abstract.sharding) else None
+    placed = [
+        array for box, devices in reading.holders.items() for array in _place(reading.buffers[box], devices, kind)
+    ]
     return reading.path, jax.make_array_from_single_device_arrays(abstract.shape, abstract.sharding, placed)
 
 
-def _place(buffer: np.ndarray, devices: Sequence[layout.Device]) -> Iterator[jax.Array]:
-    """Place one array on each device. On CPU JAX takes the buffer itself, so devices after the first get a copy."""
+def _place(buffer: np.ndarray, devices: Sequence[layout.Device], kind: str | None) -> Iterator[jax.Array]:
+    """Place one array on each device, or in its memory of this kind.
+
+    On CPU JAX takes the buffer itself, so devices after the first get a copy.
+    """
     for number, device in enumerate(devices):
         values = buffer
         if number and device.platform == "cpu":
             values = _aligned(buffer.shape, buffer.dtype)
             np.copyto(values, buffer)
-        yield jax.device_put(values, device)
+        yield jax.device_put(values, SingleDeviceSharding(device, memory_kind=kind) if kind else device)
 
 
 def _aligned(shape: layout.Shape, dtype: np.dtype[Any]) -> np.ndarray:
