@@ -1,8 +1,7 @@
 """The training state: what it holds, how it is laid out, how it is made from a seed without ever being whole anywhere.
 
 A state is {"step", "params", "optimizer"}, and of some runs also {"average"}, a mean of the weights over the steps, and
-{"base"}: weights that no step changes and no checkpoint holds, those that adapters are for or those of the model that
-preferences are compared with. Outside of a program it is a flat dict {dotted path: array}.
+{"base"}: weights that stay, which no checkpoint holds. Outside of a program it is a flat dict {dotted path: array}.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
