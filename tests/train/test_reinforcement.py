@@ -21,6 +21,8 @@ from tests.train.test_origin import folder, losses, params
 from shardwise.job.spec.reinforcement import Reinforcement
 from shardwise.protocol.contract import ExitCode
 from shardwise.protocol.errors import DataError
+from shardwise.train.decoder import bytes_of, layout_of
+from shardwise.train.decoding import lower_weights, lower_window
 from shardwise.train.dropout import Dropout
 from shardwise.train.gradients import gradients
 from shardwise.train.lora import without_adapters
@@ -28,6 +30,7 @@ from shardwise.train.metrics import records
 from shardwise.train.microbatches import Batch
 from shardwise.train.model import whole_table
 from shardwise.train.reinforcement import advantages_of
+from shardwise.train.sampler import rows_at_once
 from shardwise.train.state import REFERENCE, Program, parameters
 
 MakeProgram = Callable[..., Program]
@@ -119,6 +122,23 @@ def test_advantages_are_of_each_prompt_alone() -> None:
     np.testing.assert_allclose(normalised[0], centred[0] / (math.sqrt(1 / 3) + 1e-4), rtol=1e-6)
     np.testing.assert_allclose(normalised[2], centred[2] / (2 + 1e-4), rtol=1e-6)
     assert not normalised[1].any()
+
+
+def test_what_making_completions_holds_is_told(make_program: MakeProgram) -> None:
+    """The note of a plan has the bytes that a device holds beside the state: whole weights over data, and caches."""
+    program = make_program(*PLAIN, "mesh.tensor=2", num_devices=4)
+    rows, device = rows_at_once(program), program.layout.mesh.devices.flat[0]
+    layout = layout_of(program, rows)
+    weights = lower_weights(program, layout).compile()(_params(program))
+    tokens, start = np.ones((rows, 16), np.int32), np.zeros(rows, np.int32)
+    batch = lower_window(program, layout, rows, 16).compile()(tuple(weights), tokens, start)
+
+    def held(tree: Any) -> int:
+        shards = (shard for x in jax.tree.leaves(tree) for shard in x.addressable_shards)
+        return sum(shard.data.nbytes for shard in shards if shard.device == device)
+
+    assert rows == 24
+    assert bytes_of(program, layout, rows) == (held(weights), held(batch.caches))
 
 
 # ---- runs
