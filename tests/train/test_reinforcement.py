@@ -229,6 +229,20 @@ def test_the_mesh_changes_no_completion(begun: tuple[Path, list[str]], whole: Pa
         assert one["entropy"] == pytest.approx(other["entropy"], abs=1e-5)
 
 
+def test_experts_on_their_own_devices_complete_alike(begun: tuple[Path, list[str]]) -> None:
+    """Of a mixture, the completions and losses are those of experts that each device has a part of."""
+    path, words = begun
+    found = []
+    for mesh in ("training.mesh.expert=1", "training.mesh.expert=4"):
+        run = folder(path, mesh)
+        assert run_here(run, *words, *(f"training.{word}" for word in MIXTURE), mesh, "training.steps=2") == ExitCode.OK
+        found.append([(each["reward"], each["completionTokens"], each["entropy"]) for each in _steps(run)])
+
+    assert len(found[0]) == 2
+    for one, other in zip(*found, strict=True):
+        assert one == pytest.approx(other, rel=1e-5)
+
+
 @pytest.mark.parametrize("lora", [("training.lora.rank=4",), ()], ids=["adapters", "all weights"])
 def test_a_run_stays_near_what_it_was(begun: tuple[Path, list[str]], lora: tuple[str, ...]) -> None:
     """Compared with the weights that it began with, at first it is no other, and a larger weight keeps it nearer."""
