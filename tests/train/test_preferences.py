@@ -385,7 +385,7 @@ def _is_there(batch: Batch) -> NDArray[np.bool_]:
 
 
 def _on(program: Program, batch: Batch) -> Batch:
-    fields = (zigzag(np.asarray(field), program.layout.context, axis=1) for field in batch)
+    fields = (zigzag(np.asarray(field), program.layout.context, axis=1) for field in batch if field is not None)
     return Batch(*(jax.device_put(field, program.layout.batch) for field in fields))
 
 
