@@ -771,6 +771,16 @@ RULES = [
         ["given true", "false with prompts", "take one of the two out"],
     ),
     (
+        f"training={{{LEARNING.replace('true', 'true, labels: true')}, {REWARD}}}}}",
+        "spec.training.data.train.0.labels",
+        ["given true", "false with prompts", "take one of the two out"],
+    ),
+    (
+        f"training={{{LEARNING}, {REWARD}}}, precision: {{products: int8}}}}",
+        "spec.training.precision.products",
+        ['given "int8"', "compute with reinforcement, whose completions nothing rounds"],
+    ),
+    (
         f"training={{{LEARNING.replace('true', 'true, textField: question')}, {REWARD}}}}}",
         "spec.training.data.train.0.textField",
         ['given "question"', "no textField with prompts, which reads prompt"],

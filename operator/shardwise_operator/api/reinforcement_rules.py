@@ -17,9 +17,9 @@ REINFORCEMENT_RULES = (
     ),
     Rule(
         at=f"{_TRAINING}.data.train.*",
-        holds="!self.?prompts.orValue(false) || (!self.?preferences.orValue(false) "
+        holds="!self.?prompts.orValue(false) || (!self.?preferences.orValue(false) && !self.?labels.orValue(false) "
         "&& self.?textField.orValue('text') == 'text')",
-        message="expected no preferences and no textField with prompts, which reads prompt",
+        message="expected no preferences, labels or textField with prompts, which reads prompt",
         field=".prompts",
     ),
     Rule(

@@ -178,6 +178,7 @@ CONFLICTS = (
                 "set precision.compute: bfloat16",
             ),
             (Fact("training.model.experts", "set"), "experts, whose products are in the compute format", ""),
+            (Fact("training.reinforcement", "set"), "reinforcement, whose completions nothing rounds to 8 bits", ""),
         )
     ),
     *(

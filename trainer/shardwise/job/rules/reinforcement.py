@@ -20,8 +20,9 @@ def prompts_are_completed(job: TrainingJob) -> Iterator[Problem]:
         path = f"{_PATH}.data.train.{index}"
         if source.prompts != (training.reinforcement is not None):
             yield wrong(f"{path}.prompts", source.prompts, "true with training.reinforcement, and false without")
-        if source.prompts and source.preferences:
-            yield wrong(f"{path}.preferences", True, "false with prompts", "take one of the two out")
+        for name in ("preferences", "labels") if source.prompts else ():
+            if getattr(source, name):
+                yield wrong(f"{path}.{name}", True, "false with prompts", "take one of the two out")
         if source.prompts and source.text_field != "text":
             expected = "no textField with prompts, which reads prompt"
             yield wrong(f"{path}.textField", source.text_field, expected, "take it out")
