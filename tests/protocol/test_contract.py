@@ -74,12 +74,13 @@ def test_no_progress_yet_is_none(tmp_path: Path) -> None:
 def test_every_error_has_the_exit_code_of_its_tree() -> None:
     """A person's mistake ends with 81 or 2, no number with 82, no memory with 83, what may pass with 84 and more.
 
-    A cluster that refuses ends with 2, since 1 would say that the job failed.
+    A cluster that refuses ends with 2, since 1 would say that the job failed, as it does of a program of rewards.
     """
     codes = {error.__name__: error.exit_code for error in errors.ShardwiseError.__subclasses__()}
     assert errors.ShardwiseError.exit_code == ExitCode.FAILURE
     assert codes == {
         "JobError": ExitCode.BAD_INPUT,
+        "RewardError": ExitCode.FAILURE,
         "UsageError": ExitCode.USAGE,
         "ClusterError": ExitCode.USAGE,
         "DataError": ExitCode.BAD_INPUT,
