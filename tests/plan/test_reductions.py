@@ -11,6 +11,7 @@ from tests.plan.table import (
     BARE,
     EXPERTS,
     FLOAT32,
+    FOUR_LAYERS,
     LATENT,
     SHARED,
     SINKS,
@@ -24,7 +25,7 @@ from tests.plan.table import (
 SPLIT = [row for row in of_platform("tpu", "gpu") if FLOAT32 not in row.words and row.topology != "1x1"]
 WIDE = [row for row in SPLIT if "precision.reduce=float32" in row.words]
 # Over several microbatches XLA may add up the table's gradients first, in float32, and scatter the sum once.
-UNLIKE = {"mesh.tensor=8", "batch.microbatches=2", "batch.microbatches=4"}
+UNLIKE = {"mesh.tensor=8", "batch.microbatches=2", "batch.microbatches=4", FOUR_LAYERS[1]}
 NARROW = [row for row in SPLIT if row not in WIDE and not UNLIKE & set(row.words)]
 
 
