@@ -195,6 +195,24 @@ def test_sequences_that_are_left_out_are_part_of_a_run() -> None:
     assert differences(old, new) == []
 
 
+def test_the_factor_of_each_pair_is_part_of_a_run() -> None:
+    """Each of both kinds of LongRoPE's, in its place; the rest of a job with another factor is the same."""
+    rotary = "position: rotary, ropeScaling: {kind: longrope, factor: 2"
+    pairs = "1.0, " * 15
+
+    def of(short: str, long: str) -> dict[str, object]:
+        factors = f"shortFactors: [{pairs}{short}], longFactors: [{pairs}{long}]"
+        model = f"training.model={{preset: tiny, seqLen: 128, {rotary}, {factors}}}}}"
+        return dict(identity(load(QUICKSTART, [model]), data_fingerprint="f"))
+
+    def paths(other: dict[str, object]) -> list[str]:
+        return [change.path.rpartition(".")[2] for change in differences(of("2.0", "3.0"), other)]  # type: ignore[arg-type]
+
+    assert not paths(of("2.0", "3.0"))
+    assert paths(of("2.5", "3.0")) == ["shortFactors"]
+    assert paths(of("2.0", "3.5")) == ["longFactors"]
+
+
 def test_a_tokenizer_file_may_move() -> None:
     """A tokenizer's file is known by the fingerprint, not by its path."""
     jobs = [load(QUICKSTART, [f"training.data.tokenizer={path}"]) for path in ("a/t.json", "b/t.json")]

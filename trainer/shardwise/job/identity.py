@@ -99,6 +99,10 @@ def identity(job: TrainingJob, *, data_fingerprint: str) -> dict[str, Json]:
     left_out = {_LEAVE_OUT: data.leave_out}
     left_out |= {f"spec.training.data.train.{at}.leaveOut": source.leave_out for at, source in enumerate(data.train)}
     result |= {path: " ".join(map(str, sorted(numbers))) or None for path, numbers in left_out.items()}
+    if scaling := job.spec.training.model.rope_scaling:
+        factors = {"shortFactors": scaling.short_factors, "longFactors": scaling.long_factors}
+        # In their order: each is a pair's.
+        result |= {f"{_MODEL}.ropeScaling.{name}": " ".join(map(str, each)) or None for name, each in factors.items()}
     return {**result, FINGERPRINT: data_fingerprint}
 
 
