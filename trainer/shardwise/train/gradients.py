@@ -200,13 +200,12 @@ def _loss(
     moved: Array | None,
 ) -> LossSums:
     """Return the loss sums, of tokens, of pairs, of answers or of completions."""
-    segments = _segments(program, batch)
-    loss = loss_of_head(head_settings(program), program.training, segments, reference, moved)
-    if program.training.reinforcement:
+    segments, settings, learning = _segments(program, batch), head_settings(program), program.training.reinforcement
+    if learning is None:
+        loss = loss_of_head(settings, program.training, segments, reference, moved)
+    else:
         assert batch.advantages is not None, "there are, of completions"
-        loss = partial(
-            completions_loss, head_settings(program), program.training.reinforcement, batch.advantages, reference
-        )
+        loss = partial(completions_loss, settings, learning, batch.advantages, reference)
     model = program.model(params)
     return model.loss(batch.tokens, segments, batch.targets, batch.weights, dropout, program.layout, loss)
 
