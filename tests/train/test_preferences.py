@@ -257,10 +257,14 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list
 
 
 def test_a_run_learns_to_prefer(begun: tuple[Path, list[str]]) -> None:
-    """From log 2 down, with pairs in order that it was not trained on; what it has learned is adapters alone."""
+    """From log 2 down, with pairs in order that it was not trained on; what it has learned is adapters alone.
+
+    Of a set of text it tells the loss of every token, as a run on text does.
+    """
     path, words = begun
     run = folder(path, "run")
-    assert run_here(run, *words, LORA) == ExitCode.OK
+    text = f"training.evaluation.sets=[{{name: text, paths: [{path / 'text.txt'}]}}]"
+    assert run_here(run, *words, LORA, text) == ExitCode.OK
     taken = losses(run)
     evaluated = [each for each in records(run / "metrics.jsonl") if each.get("event") == "evaluated"]
 
@@ -269,6 +273,8 @@ def test_a_run_learns_to_prefer(begun: tuple[Path, list[str]]) -> None:
     assert [each["step"] for each in evaluated] == [6, 12]
     assert evaluated[-1]["heldOutLoss"] < evaluated[0]["heldOutLoss"] < np.log(2)
     assert evaluated[-1]["heldOutAccuracy"] > 0.9
+    assert [each["sets"]["text"]["tokens"] for each in evaluated] == [2 * 16 * 256] * 2
+    assert all(np.log(2) < each["sets"]["text"]["loss"] < np.log(257) + 1 for each in evaluated)
     assert {name.rpartition(".adapter.")[2] for name in params(run, 12)} == {"a.weight", "b.weight"}
     assert json.loads((run / "summary.json").read_text())["entropy"] == {}
 
