@@ -113,6 +113,19 @@ def test_answers_to_questions_are_shares(tmp_path: Path, command: Command) -> No
     assert "answered right 25.0% of 1,200 of asked" in shown
 
 
+def test_rewards_are_of_so_many_prompts(tmp_path: Path, command: Command) -> None:
+    """Of the last evaluation; prompts have no loss, and losses of other sets are beside them."""
+    directory = make_run(tmp_path / "run")
+    of_prompts = {"reward": 0.25, "prompts": 1200, "completionTokens": 3.5, "cutCompletions": 0.0}
+    for sets, losses in (({}, ""), ({"books": {"loss": 3.0}}, ": loss books 3.0000")):
+        record = {"event": "evaluated", "step": 10, "sets": {"heldOut": of_prompts, **sets}}
+        with (directory / "metrics.jsonl").open("a", encoding="utf-8") as metrics:
+            metrics.write(json.dumps(record) + "\n")
+        shown = [" ".join(line.split()) for line in command("status", str(directory)).out.splitlines()]
+        assert f"evaluated at step 10{losses}" in shown
+        assert "reward 0.2500, the mean of 1,200 prompts of held-out" in shown
+
+
 def _host(host: int, pid: int | None, step: int, seconds: float, doing: str = "") -> dict[str, Any]:
     phase = ("data" if doing else "step") if pid else None
     measured = {"ownSeconds": None, "ageSeconds": 0.5, "state": "R", "standby": True, "phases": {"step": 2.5}}

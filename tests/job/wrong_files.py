@@ -861,14 +861,22 @@ RULES = [
         ["given 0.1", "0 with reinforcement: completions are made without dropout"],
     ),
     (
-        f"training={{{LEARNING.replace('train:', 'heldOut: 0.1, train:')}, {REWARD}}}}}",
-        "spec.training.data.heldOut",
-        ["given 0.1", "0 with reinforcement, which evaluates on nothing yet"],
+        f"training.evaluation.sets=[{PROMPTS}]",
+        "spec.training.evaluation.sets.0.prompts",
+        ["given true", "false without training.reinforcement, which says what is worth what"],
     ),
-    (
-        f"training={{{LEARNING}, {REWARD}}}, evaluation: {{everySteps: 2}}}}",
-        "spec.training.evaluation.everySteps",
-        ["given 2", "nothing with reinforcement, which evaluates on nothing yet"],
+    *(
+        (
+            f"training={{{LEARNING}, {REWARD}}}, evaluation: {{sets: [{PROMPTS.replace('true', f'true, {more}')}]}}}}",
+            f"spec.training.evaluation.sets.0.{more.split(':')[0]}",
+            expected,
+        )
+        for more, expected in (
+            ("questions: true", ["given true", "false with prompts", "take one of the two out"]),
+            ("preferences: true", ["given true", "false with prompts", "take one of the two out"]),
+            ("textField: question", ['given "question"', "no textField with prompts, which reads prompt"]),
+            ("chatTemplate: chatml", ['given "chatml"', "none, as the first source has it"]),
+        )
     ),
     (
         "training.optimizer={name: adam, learningRate: 1, groups: [{match: a, weightDecay: 0.1}]}",

@@ -127,6 +127,20 @@ def test_each_set_of_questions_has_a_curve_of_right_answers(tmp_path: Path) -> N
     assert "books/accuracy" not in names
 
 
+def test_each_set_of_prompts_has_a_curve_of_rewards(tmp_path: Path) -> None:
+    """So have those that are held out; neither has a loss."""
+    of_prompts = {"reward": 0.5, "prompts": 8, "completionTokens": 3.5, "cutCompletions": 0.0}
+    evaluated = {
+        "event": "evaluated",
+        "step": 1,
+        "sets": {"heldOut": of_prompts, "sums": {**of_prompts, "reward": -1.5}},
+    }
+    metrics = read(tmp_path / "metrics.jsonl", lines([step(1), evaluated]))
+    assert metrics.set_rewards() == {"held-out": 0.5, "sums": -1.5}
+    assert metrics.set_losses() == {}
+    assert {"heldOutReward", "sums/reward"} <= {series.name for series in metrics.series()}
+
+
 def test_the_numbers_of_an_own_program(tmp_path: Path) -> None:
     """What it reports is a curve, as many as there is room for; a trainer's other numbers are none."""
     metrics = Metrics(make_program_run(tmp_path / "run", loss=1.0, heldOutLoss=2.0, **{"val/loss": 3.0}) / METRICS_FILE)

@@ -11,7 +11,9 @@ import pytest
 
 from shardwise.protocol.errors import DataError, DeviceError, RewardError
 from shardwise.train.completions import Completions
+from shardwise.train.data.evaluation_sets import Evaluated
 from shardwise.train.data.prompts import Prompt
+from shardwise.train.data.sequences import HeldOutSet
 from shardwise.train.reinforcement import advantages_of
 from shardwise.train.sampler import Completion
 from shardwise.train.state import Program
@@ -133,3 +135,30 @@ def test_hosts_that_make_other_completions_are_found(make_program: MakeProgram) 
     other = peers(0, lambda own: own | {"made": "others"})
     with pytest.raises(DeviceError, match="completions on rank 1 differ from those on rank 0"):
         completions(make_program(*WORDS, num_devices=2), _Rewards(), other).batch(7, {})
+
+
+def test_a_set_of_prompts_is_completed_once(make_program: MakeProgram) -> None:
+    """In pieces as large as a batch, the last one smaller; the means are over all prompts, by their own numbers."""
+    seeds, asked = list[int](), list[list[int]]()
+
+    def complete(_params: object, prompts: Sequence[Prompt], seed: int, _tell: object) -> list[Completion]:
+        seeds.append(seed)
+        return [
+            Completion(each, each.tokens, is_cut=len(each.tokens) > 2, text="x" * len(each.tokens)) for each in prompts
+        ]
+
+    def prompts_of(numbers: Any) -> list[Prompt]:
+        asked.append(numbers.tolist())
+        return [Prompt([1] * (1 + number % 3), {"worth": 2}) for number in numbers]
+
+    held_out = HeldOutSet.__new__(HeldOutSet)
+    held_out.num_sequences = 6
+    vars(held_out)["prompts"] = prompts_of
+    program = make_program(*WORDS, num_devices=2)
+    made = completions(program, _Rewards(), ALONE)
+    vars(made)["_sampler"] = SimpleNamespace(program=program, complete=complete)
+    found = made.means({}, Evaluated(name="sums", sequences=held_out, batches=None, has_prompts=True))
+
+    assert asked == [[0, 1, 2, 3], [4, 5]]
+    assert seeds == [3 << 32 | 1 << 31, 3 << 32 | 1 << 31 | 1]
+    assert found == {"reward": 4.0, "completionTokens": 2.0, "cutCompletions": 1 / 3, "prompts": 6}

@@ -21,6 +21,7 @@ from tests.train.test_origin import folder, losses, params
 from shardwise.job.spec.reinforcement import Reinforcement
 from shardwise.protocol.contract import ExitCode
 from shardwise.protocol.errors import DataError
+from shardwise.protocol.evaluated import results
 from shardwise.train.decoder import bytes_of, layout_of
 from shardwise.train.decoding import lower_weights, lower_window
 from shardwise.train.dropout import Dropout
@@ -184,6 +185,11 @@ def _steps(run: Path) -> list[dict[str, Any]]:
     return [record for record in records(run / "metrics.jsonl") if "event" not in record]
 
 
+def _evaluated(run: Path) -> list[dict[str, Any]]:
+    """What each evaluation has found, by the name of the set."""
+    return [results(record) for record in records(run / "metrics.jsonl") if record.get("event") == "evaluated"]
+
+
 def test_rewards_rise(whole: Path) -> None:
     """What is rewarded becomes likely; the record of a step says what its completions were."""
     steps = _steps(whole)
@@ -241,6 +247,46 @@ def test_experts_on_their_own_devices_complete_alike(begun: tuple[Path, list[str
     assert len(found[0]) == 2
     for one, other in zip(*found, strict=True):
         assert one == pytest.approx(other, rel=1e-5)
+
+
+def test_what_is_not_trained_on_is_evaluated(begun: tuple[Path, list[str]]) -> None:
+    """Held-out prompts and sets of prompts have rewards, text and questions beside them what they have anywhere.
+
+    Each prompt is completed once, always by the same random numbers: on another mesh, or by the checkpoint of a step,
+    the means are the same.
+    """
+    path, words = begun
+    (path / "never.jsonl").write_text(
+        "".join(json.dumps({"prompt": f"never {i}: ", "answer": "else"}) + "\n" for i in range(9))
+    )
+    asked = {"prompt": "all work and ", "choices": ["no play", "xxxxxxx"], "answer": 0}
+    (path / "asked.jsonl").write_text((json.dumps(asked) + "\n") * 8)
+    sets = (
+        f"{{name: never, paths: [{path / 'never.jsonl'}], prompts: true}}, "
+        f"{{name: text, paths: [{path / 'text.txt'}], batches: 1}}, "
+        f"{{name: asked, paths: [{path / 'asked.jsonl'}], questions: true}}"
+    )
+    more = ["training.data.heldOut=0.4", f"training.evaluation={{everySteps: 6, batches: 9, sets: [{sets}]}}"]
+    found = {}
+    for mesh in ("{}", "{tensor: 2, replica: 2}"):
+        run = folder(path, f"evaluated{mesh}")
+        average = "training.optimizer.average={decay: 0.5}"
+        assert run_here(run, *words, *more, average, f"training.mesh={mesh}") == ExitCode.OK
+        found[mesh] = _evaluated(run)
+    first, last = found["{}"]
+    num_held_out = first["heldOut"]["prompts"]
+
+    assert 20 < num_held_out < 50
+    assert first["heldOut"]["reward"] < last["heldOut"]["reward"]
+    assert last["heldOut"]["reward"] > 0.9
+    assert (last["never"]["reward"], last["never"]["prompts"]) == (0, 9)
+    assert 0 < last["heldOut"]["completionTokens"] <= 5
+    assert last["average/heldOut"]["prompts"] == num_held_out
+    assert last["text"]["loss"] > 1
+    assert last["asked"]["questions"] == 8
+    for one, other in zip(*found.values(), strict=True):
+        for name, values in one.items():
+            assert other[name] == pytest.approx(values, abs=1e-4), name
 
 
 @pytest.mark.parametrize("lora", [("training.lora.rank=4",), ()], ids=["adapters", "all weights"])

@@ -3,6 +3,7 @@
 from functools import partial
 
 from shardwise_operator.api.cel import Rule, has_size, of_preset
+from shardwise_operator.api.preference_rules import JUDGED, NO_SETS
 
 _TRAINING = "spec.training"
 _of_training = partial(Rule, at=_TRAINING)
@@ -28,6 +29,14 @@ REINFORCEMENT_RULES = (
         "source.?chatTemplate.orValue('') == self.train[0].?chatTemplate.orValue(''))",
         message="expected one chatTemplate of all sources with prompts: completions all end alike",
         field=".train",
+    ),
+    _of_training(
+        holds=f"{NO_SETS} || self.evaluation.sets.all(source, !{_PROMPTS} || ({_LEARNS} && !{JUDGED} "
+        "&& !source.?questions.orValue(false) && source.?textField.orValue('text') == 'text' "
+        "&& source.?chatTemplate.orValue('') == self.data.train[0].?chatTemplate.orValue('')))",
+        message="expected prompts in sets only with training.reinforcement and with the sources' chatTemplate, and no "
+        "questions, preferences, labels or textField beside them",
+        field=".evaluation.sets",
     ),
     _of_training(
         holds=f"!{_LEARNS} || self.batch.sequences % self.reinforcement.samples == 0",

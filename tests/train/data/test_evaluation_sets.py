@@ -10,6 +10,7 @@ import pytest
 from shardwise.job.spec.data import Data, EvaluationSet
 from shardwise.protocol.errors import DataError
 from shardwise.train.data.evaluation_sets import Evaluated, open_held_out, open_sets
+from shardwise.train.data.opening import Watch
 from shardwise.train.data.store_builder import build
 
 SEQ_LEN = 16
@@ -39,7 +40,7 @@ def opened(tmp_path: Path, *texts: list[str], across: str = "document") -> list[
     ]
     data = data_of(write(tmp_path / "train.jsonl", ["unused"]), across=across)
     cache = tmp_path / "cache"
-    return open_sets(sets, data, seq_len=SEQ_LEN, cache_root=cache, report=lambda _: None, beat=lambda: None, most=2)
+    return open_sets(sets, data, seq_len=SEQ_LEN, cache_root=cache, watch=Watch(), most=2)
 
 
 def counted(one: Evaluated) -> list[int]:
@@ -83,16 +84,12 @@ def test_a_set_has_its_own_order_and_identity(tmp_path: Path) -> None:
 def test_all_held_out_documents_can_be_read(tmp_path: Path) -> None:
     """Those that a run keeps out of training, and no others; where there are none, that is said."""
     path = write(tmp_path / "train.jsonl", [f"{number} green bottles" for number in range(50)])
-    held_out = open_held_out(
-        data_of(path, 0.3), seq_len=SEQ_LEN, cache_root=tmp_path, report=lambda _: None, beat=lambda: None
-    )
+    held_out = open_held_out(data_of(path, 0.3), seq_len=SEQ_LEN, cache_root=tmp_path, watch=Watch())
     num_documents = counted(held_out).count(END)
     assert 5 < num_documents < 25
     single = write(tmp_path / "single.jsonl", ["one"])
     with pytest.raises(DataError, match="has kept no document out of training"):
-        open_held_out(
-            data_of(single, 1e-9), seq_len=SEQ_LEN, cache_root=tmp_path, report=lambda _: None, beat=lambda: None
-        )
+        open_held_out(data_of(single, 1e-9), seq_len=SEQ_LEN, cache_root=tmp_path, watch=Watch())
 
 
 def test_a_set_without_a_target_is_refused(tmp_path: Path) -> None:
@@ -105,8 +102,7 @@ def test_a_set_without_a_target_is_refused(tmp_path: Path) -> None:
             data_of(empty),
             seq_len=SEQ_LEN,
             cache_root=tmp_path,
-            report=lambda _: None,
-            beat=lambda: None,
+            watch=Watch(),
             most=2,
         )
 
@@ -124,8 +120,7 @@ def test_a_set_may_be_a_token_store(tmp_path: Path) -> None:
         given: dict[str, Any] = {
             "seq_len": SEQ_LEN,
             "cache_root": tmp_path,
-            "report": lambda _: None,
-            "beat": lambda: None,
+            "watch": Watch(),
         }
         sets = [EvaluationSet(name="books", paths=(place,))]
         (one,) = open_sets(sets, data_of(path, 0.2), most=None, **given)

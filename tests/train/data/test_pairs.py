@@ -193,7 +193,7 @@ def test_a_set_without_a_pair_that_fits_is_refused(tmp_path: Path) -> None:
     said = {"name": "long", "paths": [str(path)], "chatTemplate": "chatml", "preferences": True}
     one, data = EvaluationSet.model_validate(said), data_of(str(path))
     with pytest.raises(DataError, match=r"'long': all 3 pairs of answers are longer than the 33 tokens.*Raise seqLen"):
-        open_sets([one], data, seq_len=32, cache_root=tmp_path, report=print, beat=lambda: None, most=None)
+        open_sets([one], data, seq_len=32, cache_root=tmp_path, watch=Watch(), most=None)
 
 
 def test_text_is_no_pair(tmp_path: Path) -> None:

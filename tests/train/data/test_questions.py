@@ -16,6 +16,7 @@ from shardwise.job.spec.data import Data, EvaluationSet
 from shardwise.protocol.errors import DataError
 from shardwise.train.data.chat import ChatTokenizer, Message
 from shardwise.train.data.evaluation_sets import Evaluated, open_sets
+from shardwise.train.data.opening import Watch
 from shardwise.train.data.question_records import QuestionEncoding, questions_in
 from shardwise.train.data.questions import Question, QuestionSet, question_of
 from shardwise.train.data.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer
@@ -184,7 +185,7 @@ def opened(tmp_path: Path, text: str, seq_len: int = 32, **fields: Any) -> Evalu
     (tmp_path / "questions.jsonl").write_text(text)
     one = EvaluationSet(name="asked", paths=(f"{tmp_path}/questions.jsonl",), questions=True, **fields)
     data = Data.model_validate({"train": [{"name": "text", "paths": ["text.txt"]}]})
-    given: dict[str, Any] = {"cache_root": tmp_path, "report": print, "beat": lambda: None}
+    given: dict[str, Any] = {"cache_root": tmp_path, "watch": Watch()}
     (found,) = open_sets([one], data, seq_len=seq_len, most=1, **given)
     return found
 

@@ -22,6 +22,7 @@ from shardwise.cli.run_directory import RunDir
 from shardwise.cli.run_files import is_live, job_of, report_refused, root_of
 from shardwise.job import environment
 from shardwise.job.spec import Training, TrainingJob
+from shardwise.job.spec.data import EvaluationSet
 from shardwise.job.topology import mesh_shape
 from shardwise.protocol.cache import cache_directory
 from shardwise.protocol.errors import NonFiniteError, UsageError
@@ -56,16 +57,17 @@ def command(
 
     The sets are the job's held-out documents and its training.evaluation.sets, or those that --set gives; all of each
     is read. Of a run that learns preferences it is loss and accuracy over its pairs or answers, and of sets with
-    questions: true how many are answered right. The model runs on the GPUs
-    or TPU chips that the run's job names where this machine has them, or else on the processor.
+    questions: true how many are answered right. Prompts, which a run completes itself, are left out. The model runs on
+    the GPUs or TPU chips that the run's job names where this machine has them, or else on the processor.
     """
     asked = job_of(directory, overrides or ())
     check_average(asked, asked=average)
     training = asked.spec.training
-    if not training.data.held_out and not training.evaluation.sets:
-        raise UsageError(
-            f"{directory}: its job has neither data.heldOut nor training.evaluation.sets; name {_named(training)}"
-        )
+    if not _held_out(training) and not _with_a_loss(training):
+        has = "neither data.heldOut nor training.evaluation.sets"
+        if training.reinforcement:
+            has = "no set of text or questions, and what its completions are worth the run alone evaluates"
+        raise UsageError(f"{directory}: its job has {has}; name {_named(training)}")
     console = Console(stderr=True, highlight=False, soft_wrap=True, style="dim")
     job = _in_batches(asked, on_this_machine(asked, live=is_live(directory), tell=console.print))
     environment.apply(job)
@@ -75,7 +77,7 @@ def command(
         from shardwise.train.origin import AVERAGES, PARAMS
 
     sets = list(_sets(job, console))
-    load = load_with_reference if training.has_reference else load_model
+    load = load_with_reference if training.learns_preferences and training.has_reference else load_model
     part = AVERAGES if average else PARAMS
     model = load(job, root_of(job, directory), step=step, report=partial(report_refused, console), part=part)
     console.print(f"checkpoint of step {model.step}; compiling ...")
@@ -85,6 +87,15 @@ def command(
     else:
         for table in _tables(model.step, results):
             Console(highlight=False).print(table)
+
+
+def _held_out(training: Training) -> bool:
+    """Return whether the job holds out what has a loss, as prompts have none."""
+    return training.data.held_out > 0 and training.reinforcement is None
+
+
+def _with_a_loss(training: Training) -> list[EvaluationSet]:
+    return [one for one in training.evaluation.sets if not one.prompts]
 
 
 def _named(training: Training) -> str:
@@ -115,19 +126,19 @@ def _in_batches(asked: TrainingJob, here: TrainingJob) -> TrainingJob:
 
 def _sets(job: TrainingJob, console: Console) -> "Iterator[Evaluated]":
     from shardwise.train.data.evaluation_sets import open_held_out, open_sets
+    from shardwise.train.data.opening import Watch
 
     training = job.spec.training
     assert training.model.seq_len is not None, "the job is resolved"
     given: dict[str, Any] = {
         "seq_len": training.model.seq_len,
         "cache_root": cache_directory(),
-        "report": partial(console.print, markup=False),
-        "beat": lambda: None,
+        "watch": Watch(report=partial(console.print, markup=False), beat=lambda: None),
     }
-    if training.data.held_out:
+    if _held_out(training):
         yield open_held_out(training.data, **given)
     packs = training.model.position == "rotary"
-    yield from open_sets(training.evaluation.sets, training.data, most=None, packs=packs, **given)
+    yield from open_sets(_with_a_loss(training), training.data, most=None, packs=packs, **given)
 
 
 def _results(model: "Model", sets: "list[Evaluated]", console: Console) -> Iterator[tuple[str, dict[str, float]]]:

@@ -37,6 +37,8 @@ def _others(document: PageDocument) -> Iterator[Text]:
     if document.set_answered:
         right = (f"{name} {share:.1%}" for name, share in document.set_answered.items())
         yield _line("answered right", ", ".join(right))
+    if document.set_rewards:
+        yield _line("reward", ", ".join(f"{name} {reward:.4f}" for name, reward in document.set_rewards.items()))
     if document.saves:
         yield _line("checkpoints", _checkpoints(document))
     if document.devices:

@@ -20,7 +20,7 @@ from shardwise.launcher.output import describe
 from shardwise.page.events import launcher_events
 from shardwise.protocol.errors import UsageError
 from shardwise.protocol.eta import clock
-from shardwise.protocol.evaluated import HELD_OUT, answered
+from shardwise.protocol.evaluated import HELD_OUT, answered, rewarded
 from shardwise.protocol.run_status import HostStatus, RunStatus
 
 Plot = Annotated[bool, typer.Option("--plot", help="Draw the loss curve too.")]
@@ -127,6 +127,7 @@ def _lines(run: RunOverview) -> Iterator[tuple[str, str]]:
     if known["evaluated"]:
         yield "evaluated", escape(_evaluated(**known["evaluated"]))
         yield from _answered(known["evaluated"]["sets"])
+        yield from _rewarded(known["evaluated"]["sets"])
     if known["tokensPerSecond"] is not None:
         mfu = "" if known["mfu"] is None else f", MFU {known['mfu']:.1%}"
         yield "speed", f"{known['tokensPerSecond']:,.0f} tokens/s{mfu}"
@@ -151,14 +152,23 @@ def _status(run: RunOverview) -> str:
 
 def _evaluated(step: int, sets: Mapping[str, Mapping[str, float | None]]) -> str:
     """Return the losses of the newest evaluation; of a set whose loss was not a number, that it was none."""
-    losses = {"held-out" if name == HELD_OUT else name: values["loss"] for name, values in sets.items()}
+    losses = {_called(name): values["loss"] for name, values in sets.items() if "loss" in values}
     words = ", ".join(f"{name} {_loss(loss)}" for name, loss in losses.items())
-    return f"at step {step:,}: loss {words}"
+    return f"at step {step:,}{': loss ' if losses else ''}{words}"
 
 
 def _answered(sets: Mapping[str, Mapping[str, float | None]]) -> Iterator[tuple[str, str]]:
     for name, (share, count) in answered(sets).items():
         yield "answered right", escape(f"{share:.1%} of {count:,} of {name}")
+
+
+def _rewarded(sets: Mapping[str, Mapping[str, float | None]]) -> Iterator[tuple[str, str]]:
+    for name, (reward, count) in rewarded(sets).items():
+        yield "reward", escape(f"{reward:.4f}, the mean of {count:,} prompts of {_called(name)}")
+
+
+def _called(name: str) -> str:
+    return "held-out" if name == HELD_OUT else name
 
 
 def _loss(value: float | None) -> str:

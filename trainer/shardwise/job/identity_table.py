@@ -65,7 +65,10 @@ TABLE: Mapping[str, tuple[str, str]] = {
     "spec.training.checkpoint.keep": ("", "last everySteps"),
     "spec.training.checkpoint.local": ("", "everySteps"),
     "spec.training.evaluation": ("", "everySteps batches"),
-    "spec.training.evaluation.sets.*": ("", "name paths textField chatTemplate preferences labels questions batches"),
+    "spec.training.evaluation.sets.*": (
+        "",
+        "name paths textField chatTemplate preferences labels questions prompts batches",
+    ),
     "spec.training.badSteps": ("", "nonFinite lossSpike sigmas window maxSkips"),
     "spec.training.profile": ("", "steps ranks"),
     "spec.training.tracking": ("", "tensorboard wandbProject mlflowExperiment trackioProject"),

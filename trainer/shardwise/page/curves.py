@@ -19,9 +19,9 @@ from shardwise.protocol.evaluated import answered, by_name, results
 from shardwise.protocol.shared_files import line_of_run
 
 NAMES = ("loss", "tokensPerSecond", "mfu", "stepSeconds", "gradNorm", "busiestExpert", "idleExperts")
-HELD_OUT = "heldOutLoss"
-SET_LOSS, SET_ANSWERED = "/loss", "/accuracy"
-"""End the names of the curves of an evaluation set's losses, and of the share of its questions answered right."""
+HELD_OUT, HELD_OUT_REWARD = "heldOutLoss", "heldOutReward"
+SET_LOSS, SET_ANSWERED, SET_REWARD = "/loss", "/accuracy", "/reward"
+"""End the names of curves of an evaluation set: losses, the share of its questions answered right, mean rewards."""
 MOST_POINTS, MOST_EVALUATIONS, MOST_OTHERS = 2000, 1000, 8
 _DIGITS = 6
 
@@ -106,7 +106,7 @@ class Metrics:
                 self.evaluations.append(Evaluation.model_validate(record))
             losses = by_name(record)
             for name in losses:
-                if name == HELD_OUT or name.endswith(SET_LOSS):
+                if name in (HELD_OUT, HELD_OUT_REWARD) or name.endswith((SET_LOSS, SET_REWARD)):
                     self._add(name, step, losses)
             for name in answered(results(record)):
                 self._add(f"{name}{SET_ANSWERED}", step, losses)
@@ -156,6 +156,11 @@ class Metrics:
     def set_answered(self) -> dict[str, float]:
         """Return the last share of the questions of each set of them that are answered right."""
         return self._last_of_sets(SET_ANSWERED)
+
+    def set_rewards(self) -> dict[str, float]:
+        """Return the last mean reward on each set of prompts; that of the held-out ones by `held-out`."""
+        held_out = self.last(HELD_OUT_REWARD) if HELD_OUT_REWARD in self.curves else None
+        return ({} if held_out is None else {"held-out": held_out}) | self._last_of_sets(SET_REWARD)
 
     def _last_of_sets(self, end: str) -> dict[str, float]:
         names = [name for name in self.curves if name.endswith(end) and name not in self.others]

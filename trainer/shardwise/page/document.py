@@ -139,6 +139,7 @@ class PageDocument(Message):
     held_out_loss: float | None = None
     set_losses: dict[str, float] = Field(default_factory=dict)
     set_answered: dict[str, float] = Field(default_factory=dict)
+    set_rewards: dict[str, float] = Field(default_factory=dict)
     began: float | None = None
     attempts_made: int = 0
     restarts: dict[str, int] = Field(default_factory=dict)

@@ -87,6 +87,7 @@ def gather(
         held_out_loss=metrics.last(HELD_OUT),
         set_losses=metrics.set_losses(),
         set_answered=metrics.set_answered(),
+        set_rewards=metrics.set_rewards(),
         began=timeline.attempts[0].began if timeline.attempts else None,
         attempts_made=len(timeline.attempts),
         restarts=live.restarts if live else (record.restarts if record else summary.get("restarts", {})),

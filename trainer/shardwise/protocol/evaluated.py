@@ -1,8 +1,9 @@
 """The results of an evaluation, as metrics.jsonl, summary.json and `shardwise status` have them.
 
 `heldOutLoss`, `heldOutAccuracy` and `tokens` are of the documents that the job holds out; `sets` has `loss`, `accuracy`
-and `tokens` of every other set by its name, of questions `accuracyNorm` and `questions` too. What the average of the
-weights makes of a set is in `sets` as well, by `average/` and the set's name.
+and `tokens` of every other set by its name, of questions `accuracyNorm` and `questions` too. Of prompts, of those that
+are held out as well, `sets` has `reward`, `prompts`, `completionTokens` and `cutCompletions`, and no loss. What the
+average of the weights makes of a set is in `sets` as well, by `average/` and the set's name.
 """
 
 from collections.abc import Mapping
@@ -10,6 +11,8 @@ from typing import Any
 
 HELD_OUT = "heldOut"
 """What the held-out documents are called among sets, whose own names have no capital letters."""
+_OF_ALL = ("loss", "accuracy")
+"""Of every set but those of prompts; None where it was no number."""
 
 
 def of_average(name: str) -> str:
@@ -32,22 +35,28 @@ def answered(sets: Mapping[str, Mapping[str, float | None]]) -> dict[str, tuple[
     return {name: (share, int(count)) for name, share, count in found if share is not None and count is not None}
 
 
+def rewarded(sets: Mapping[str, Mapping[str, float | None]]) -> dict[str, tuple[float, int]]:
+    """Return the mean reward, and the number of prompts, of those of `results` that have any."""
+    found = ((name, values.get("reward"), values.get("prompts")) for name, values in sets.items())
+    return {name: (reward, int(count)) for name, reward, count in found if reward is not None and count is not None}
+
+
 def as_record(found: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
     """Return the record of results by the name of the set: the inverse of `results`."""
-    held_out = found.get(HELD_OUT)
+    held_out = found.get(HELD_OUT, {})
     record: dict[str, Any] = {}
-    if held_out is not None:
+    if "loss" in held_out:
         record = {f"{HELD_OUT}Loss": held_out["loss"], f"{HELD_OUT}Accuracy": held_out["accuracy"]}
         record["tokens"] = held_out["tokens"]
-    sets = {name: dict(values) for name, values in found.items() if name != HELD_OUT}
+    sets = {name: dict(values) for name, values in found.items() if name != HELD_OUT or not record}
     return record | ({"sets": sets} if sets else {})
 
 
 def by_name(record: Mapping[str, Any]) -> dict[str, float | None]:
-    """Return losses and accuracies by the names that curves and trackers have: `heldOutLoss`, and `web/loss` of web."""
+    """Return what curves and trackers have, by their names: `heldOutLoss`, or `web/loss` of the set web."""
     return {
         f"{HELD_OUT}{key.capitalize()}" if name == HELD_OUT else f"{name}/{key}": values.get(key)
         for name, values in results(record).items()
-        for key in ("loss", "accuracy", "accuracyNorm")
-        if key in values or key != "accuracyNorm"
+        for key in ("loss", "accuracy", "accuracyNorm", "reward")
+        if key in values or (key in _OF_ALL and "reward" not in values)
     }

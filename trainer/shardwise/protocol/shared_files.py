@@ -16,8 +16,10 @@ _Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class _Results(BaseModel):
-    loss: _Finite | None
+    loss: _Finite | None = None
     accuracy: _Finite | None = None
+    reward: _Finite | None = None
+    prompts: Count | None = None
 
 
 class _Memory(BaseModel):

@@ -1,5 +1,7 @@
 """The batches of a run that learns from rewards: what the model has made of prompts, and what that is worth.
 
+With the same means over prompts that are not trained on.
+
 A step's prompts follow from its batch's number, and so do the random numbers of each completion. So a step that is
 taken again, by a run that goes on, is taken on the same completions.
 """
@@ -18,6 +20,9 @@ from shardwise.job.spec import Training
 from shardwise.protocol.contract import Phase
 from shardwise.protocol.errors import DataError, DeviceError, RewardError, ShardwiseError
 from shardwise.train.data.dataset import Dataset
+from shardwise.train.data.evaluation_sets import Evaluated
+from shardwise.train.data.prompts import Prompt
+from shardwise.train.data.sequences import HeldOutSet
 from shardwise.train.executables import Executables
 from shardwise.train.microbatches import Batch
 from shardwise.train.peers import Peers
@@ -27,6 +32,8 @@ from shardwise.train.rewards import COMPLETION, Rewards, rewards_of
 from shardwise.train.sampler import Completion, Sampler
 from shardwise.train.state import Program
 
+_OF_EVALUATIONS = 1 << 31
+"""The number of the first batch of an evaluation, by which its random numbers are those of no step."""
 _ERRORS: Mapping[str, type[ShardwiseError]] = {each.__name__: each for each in (DataError, RewardError)}
 
 
@@ -63,16 +70,30 @@ class Completions:
         groups = self._data.train.prompts(np.arange(number * count, (number + 1) * count, dtype=np.int64))
         prompts = [prompt for prompt in groups for _ in range(self._learning.samples)]
         with self._phases.entered(Phase.SAMPLE):
-            made = self._sampler.complete(params, prompts, self._training.seed << 32 | number, self._tell)
+            made = self._complete(params, prompts, number)
         with self._phases.entered(Phase.REWARD):
             rewards = self._worth(made).reshape(count, -1)
-        figures = {
-            "reward": float(rewards.mean()),
-            "sameRewards": float((np.ptp(rewards, axis=1) == 0).mean()),
-            "completionTokens": float(np.mean([len(each.tokens) for each in made])),
-            "cutCompletions": float(np.mean([each.is_cut for each in made])),
-        }
+        figures = _figures(rewards, made) | {"sameRewards": float((np.ptp(rewards, axis=1) == 0).mean())}
         return self._as_batch(made, advantages_of(rewards, self._learning).reshape(-1)), figures
+
+    def means(self, params: Mapping[str, jax.Array], one: Evaluated) -> dict[str, float]:
+        """Return the means over a set of prompts, each of which is completed once, always by the same random numbers.
+
+        Raises:
+            DataError, RewardError, DeviceError, NonFiniteError: as of a batch.
+
+        """
+        assert isinstance(one.sequences, HeldOutSet), "it is of prompts"
+        size = self._training.batch.sequences
+        last = min(one.num_batches(size) * size, one.sequences.num_sequences)
+        made: list[Completion] = []
+        rewards: list[NDArray[np.float64]] = []
+        for first in range(0, last, size):
+            prompts = one.sequences.prompts(np.arange(first, min(first + size, last), dtype=np.int64))
+            some = self._complete(params, prompts, _OF_EVALUATIONS + first // size)
+            rewards.append(self._worth(some))
+            made += some
+        return _figures(np.concatenate(rewards), made) | {"prompts": len(made)}
 
     def record(
         self, record: Mapping[str, float], values: Mapping[str, float], figures: Mapping[str, float]
@@ -88,8 +109,11 @@ class Completions:
         """End the program of rewards."""
         self._rewards.close()
 
-    def _tell(self, num_made: int) -> None:
-        self._phases.say(f"{num_made:,} of {self._training.batch.sequences:,} completions")
+    def _complete(self, params: Mapping[str, jax.Array], prompts: Sequence[Prompt], number: int) -> list[Completion]:
+        def tell(num_made: int) -> None:
+            self._phases.say(f"{num_made:,} of {len(prompts):,} completions")
+
+        return self._sampler.complete(params, prompts, self._training.seed << 32 | number, tell)
 
     def _worth(self, made: Sequence[Completion]) -> NDArray[np.float64]:
         """Return the rewards of all: each host asks about its own part, and tells the others what it has found."""
@@ -134,10 +158,11 @@ class Completions:
 
 
 def completing(
-    program: Program, data: Dataset, kept: Executables, pool: ThreadPoolExecutor
+    program: Program, data: Dataset, evaluated: Sequence[Evaluated], kept: Executables, pool: ThreadPoolExecutor
 ) -> Callable[[Peers, Phases], Completions]:
     """Begin to compile what makes completions; return a function that waits for it, and starts what rewards them."""
-    sampler = Sampler.compiling(program, data, kept, pool)
+    sets = [one.sequences.longest for one in evaluated if one.has_prompts and isinstance(one.sequences, HeldOutSet)]
+    sampler = Sampler.compiling(program, data, max([data.train.longest, *sets]), kept, pool)
 
     def made(peers: Peers, phases: Phases) -> Completions:
         training, ready = program.training, sampler()
@@ -145,6 +170,14 @@ def completing(
         return Completions(training, data, ready, rewards_of(training.reinforcement.reward), peers, phases)
 
     return made
+
+
+def _figures(rewards: NDArray[np.float64], made: Sequence[Completion]) -> dict[str, float]:
+    return {
+        "reward": float(rewards.mean()),
+        "completionTokens": float(np.mean([len(each.tokens) for each in made])),
+        "cutCompletions": float(np.mean([each.is_cut for each in made])),
+    }
 
 
 def _digest(made: Sequence[Completion]) -> str:

@@ -18,7 +18,7 @@ from shardwise.protocol.evaluated import as_record
 from shardwise.train.bad_step_answer import answer
 from shardwise.train.bad_steps import Judge
 from shardwise.train.control import Controls
-from shardwise.train.evaluation import means_of_sets
+from shardwise.train.evaluation import Evaluator, means_of_sets
 from shardwise.train.loader import Loader
 from shardwise.train.microbatches import Batch, Compared
 from shardwise.train.peers import Peers
@@ -226,12 +226,12 @@ class Loop:
 
     def _evaluate(self, number: int) -> None:
         """Report means over the first batches of each set."""
-        if (programs := self._start.evaluation) is None:
-            return
         began = time.perf_counter()
-        sets, loader, beat = self._start.evaluated, self._loader.of, self._phases.beat
+        programs, completions = self._start.evaluation, self._start.completions
+        rewarded = completions.means if completions else None
+        evaluator = partial(Evaluator, programs, loader=self._loader.of, beat=self._phases.beat, rewarded=rewarded)
         with self._phases.entered(Phase.EVALUATE):
-            means = means_of_sets(programs, self._program, self._state, sets, loader, beat)
+            means = means_of_sets(evaluator, self._program, self._state, self._start.evaluated)
         self._report.evaluated(number, as_record(means), time.perf_counter() - began)
 
     def _saves_due(self, number: int, asked: Control) -> list[Callable[[int], None]]:

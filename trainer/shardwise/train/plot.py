@@ -51,6 +51,8 @@ def plot_png(
     sets: dict[str, dict[int, float]] = {}
     for event in evaluations:
         for name, values in results(event).items():
+            if "loss" not in values:  # of prompts
+                continue
             loss = values["loss"]
             sets.setdefault(name, {})[event["step"]] = float("nan") if loss is None else loss
     resumed = ", ".join(map(str, restarts[:4])) + (" ..." if len(restarts) > 4 else "")

@@ -38,16 +38,19 @@ def evaluated_on(training: Training, data: Dataset, seq_len: int, show: Show, ph
     judged, most = training.learns_preferences, evaluation.batches
     held_out = []
     if data.held_out:
-        held_out = [Evaluated(name=HELD_OUT, sequences=data.held_out, batches=most, is_judged=judged)]
+        completed = training.reinforcement is not None
+        held_out = [
+            Evaluated(name=HELD_OUT, sequences=data.held_out, batches=most, is_judged=judged, has_prompts=completed)
+        ]
     sets = open_sets(
         evaluation.sets,
         training.data,
         seq_len=seq_len,
         cache_root=cache_directory(),
-        report=show,
-        beat=phases.beat,
+        watch=Watch(report=show, beat=phases.beat),
         most=evaluation.batches,
         packs=training.model.position == "rotary",
+        completion_tokens=training.reinforcement.max_tokens if training.reinforcement else 0,
     )
     return (*held_out, *sets)
 

@@ -87,13 +87,13 @@ class Sampler:
 
     @classmethod
     def compiling(
-        cls, program: Program, data: Dataset, kept: Executables, pool: ThreadPoolExecutor
+        cls, program: Program, data: Dataset, longest: int, kept: Executables, pool: ThreadPoolExecutor
     ) -> "Callable[[], Sampler]":
-        """Begin to load or compile its programs; return a function that waits for them."""
+        """Begin to load or compile its programs, for prompts of `longest` tokens; return a function that waits."""
         training = program.training
         num_rows = rows_at_once(program)
         layout = layout_of(program, num_rows, flat(program.abstract()).values())
-        window = window_for(program, data.train.longest)
+        window = window_for(program, longest)
         lowered: dict[str, Callable[[], jax.stages.Lowered]] = {
             "weights": partial(lower_weights, program, layout),
             f"window-{window}": partial(lower_window, program, layout, num_rows, window),

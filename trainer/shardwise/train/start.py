@@ -63,7 +63,7 @@ class Start:
     root: str
     steps: Mapping[int, Compiled]
     """The step, by the sequences of a batch: those of the run from here on, and that after the ramp."""
-    evaluation: Programs | None
+    evaluation: Programs
     completions: Completions | None
     """What makes the batches of a run that learns from rewards."""
     digester: Digester
@@ -169,7 +169,7 @@ def start(
             data = prepared(training, peers, phases, show)
             evaluated = evaluated_on(training, data, program.config.seq_len, show, phases)
         same_data(data, evaluated, peers)
-        completions = completing(program, data, kept, pool) if training.reinforcement else None
+        completions = completing(program, data, evaluated, kept, pool) if training.reinforcement else None
         base = Base.of(job, peers)
         own = identity(job, data_fingerprint=data.fingerprint) | (base.identity if base else {})
         newest = newest_of_run(run, job, root, orders, peers)
@@ -188,7 +188,7 @@ def start(
         with phases.entered(Phase.COMPILE):
             due = {*sizes_of(training).sizes(first_step, training.steps), training.batch.sequences}
             compiled = {size: steps[size].result() for size in due}
-            programs = Programs(**{name: each.result() for name, each in evaluation.items()}) if evaluation else None
+            programs = Programs(**{name: each.result() for name, each in evaluation.items()})
             completes = completions(peers, phases) if completions else None
     finally:
         pool.shutdown(wait=False, cancel_futures=True)  # a refusal or a stop does not wait for the compiler

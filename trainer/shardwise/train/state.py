@@ -84,9 +84,8 @@ class Program:
 
     def of_text(self) -> Self:
         """Return the program of the same model whose loss is that of text; it has no copies to compare with."""
-        sources = (one.model_copy(update={"preferences": False, "labels": False}) for one in self.training.data.train)
-        data = self.training.data.model_copy(update={"train": tuple(sources)})
-        return replace(self, training=self.training.model_copy(update={"data": data}), names=without_copies(self.names))
+        of_text = {"data": self.training.data.as_text(), "reinforcement": None}
+        return replace(self, training=self.training.model_copy(update=of_text), names=without_copies(self.names))
 
     def model(self, params: Mapping[str, Array]) -> Gpt:
         """Return the model with these parameters, and with zeros for its loads if they are there."""

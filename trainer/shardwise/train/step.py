@@ -91,8 +91,12 @@ def lower_evaluation_of_text(program: Program) -> jax.stages.Lowered:
 
 
 def lower_token_losses(program: Program) -> jax.stages.Lowered:
-    """Lower the loss of each token: (params, batch) -> float32 [batch, position], as `each_loss` has it."""
-    return _lower_of_batch(program, each_loss, _abstract_rows(program))
+    """Lower the loss of each token: (params, batch) -> float32 [batch, position], as `each_loss` has it.
+
+    Its parameters are `without_copies`, too.
+    """
+    text = program.of_text()
+    return _lower_of_batch(text, each_loss, _abstract_rows(text))
 
 
 def _lower_of_batch(

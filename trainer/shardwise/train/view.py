@@ -60,8 +60,8 @@ class View:
             self._console.print(line, highlight=False, soft_wrap=True)
 
     def evaluated(self, record: Mapping[str, Any]) -> None:
-        """Show the losses of an evaluation from the next line on."""
-        self._losses = {name: values["loss"] for name, values in results(record).items()}
+        """Show the losses of an evaluation, or rewards, from the next line on."""
+        self._losses = {name: values.get("loss", values.get("reward")) for name, values in results(record).items()}
 
     def show(self, text: str) -> None:
         """Print a line that stays."""

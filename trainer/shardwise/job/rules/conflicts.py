@@ -160,8 +160,6 @@ CONFLICTS = (
             (Fact("training.loss.zLoss", ">", 0), "0", ", whose loss has no such term"),
             (Fact("training.model.dropout.embed", ">", 0.0), "0", ": completions are made without dropout"),
             (Fact("training.model.dropout.residual", ">", 0.0), "0", ": completions are made without dropout"),
-            (Fact("training.data.heldOut", ">", 0.0), "0", ", which evaluates on nothing yet"),
-            (Fact("training.evaluation.everySteps", "set"), "nothing", ", which evaluates on nothing yet"),
         )
     ),
     *(

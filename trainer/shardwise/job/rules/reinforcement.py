@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from shardwise.job.document import wrong
 from shardwise.job.spec import TrainingJob
+from shardwise.job.spec.data import EvaluationSet, Source
 from shardwise.job.topology import multiples_near
 from shardwise.protocol.errors import Problem
 from shardwise.protocol.text import any_of
@@ -14,20 +15,38 @@ _SECTION = f"{_PATH}.reinforcement"
 
 
 def prompts_are_completed(job: TrainingJob) -> Iterator[Problem]:
-    """Require that all sources are prompts where they are completed, and none is elsewhere."""
+    """Require that all sources are prompts where they are completed, and that nothing is elsewhere."""
     training = job.spec.training
     for index, source in enumerate(training.data.train):
-        path = f"{_PATH}.data.train.{index}"
         if source.prompts != (training.reinforcement is not None):
-            yield wrong(f"{path}.prompts", source.prompts, "true with training.reinforcement, and false without")
-        for name in ("preferences", "labels") if source.prompts else ():
+            expected = "true with training.reinforcement, and false without"
+            yield wrong(f"{_PATH}.data.train.{index}.prompts", source.prompts, expected)
+    for index, one in enumerate(training.evaluation.sets):
+        path = f"{_PATH}.evaluation.sets.{index}"
+        if one.prompts and training.reinforcement is None:
+            yield wrong(f"{path}.prompts", True, "false without training.reinforcement, which says what is worth what")
+        if one.prompts and one.questions:
+            yield wrong(f"{path}.questions", True, "false with prompts", "take one of the two out")
+
+
+def prompts_have_no_answers(job: TrainingJob) -> Iterator[Problem]:
+    """Require of sources and sets of prompts nothing that says what else a line is, and one end of all completions."""
+    data, sets = job.spec.training.data, job.spec.training.evaluation.sets
+    named: list[tuple[str, Source | EvaluationSet]] = [
+        (f"{_PATH}.data.train.{index}", source) for index, source in enumerate(data.train)
+    ]
+    named += [(f"{_PATH}.evaluation.sets.{index}", one) for index, one in enumerate(sets)]
+    first = data.train[0].chat_template
+    for path, source in named:
+        if not source.prompts:
+            continue
+        for name in ("preferences", "labels"):
             if getattr(source, name):
                 yield wrong(f"{path}.{name}", True, "false with prompts", "take one of the two out")
-        if source.prompts and source.text_field != "text":
+        if source.text_field != "text":
             expected = "no textField with prompts, which reads prompt"
             yield wrong(f"{path}.textField", source.text_field, expected, "take it out")
-        first = training.data.train[0].chat_template
-        if source.prompts and source.chat_template != first:
+        if source.chat_template != first:
             expected = f"{first or 'none'}, as the first source has it: completions all end alike"
             yield wrong(f"{path}.chatTemplate", source.chat_template or "none", expected)
 
@@ -92,6 +111,7 @@ def divergence_has_a_reference(job: TrainingJob) -> Iterator[Problem]:
 
 RULES = (
     prompts_are_completed,
+    prompts_have_no_answers,
     prompts_fill_a_step,
     completions_fit,
     rewards_have_one_source,

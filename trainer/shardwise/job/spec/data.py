@@ -1,6 +1,6 @@
 """The `training.data` section: which text is trained on, and how it becomes tokens."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
@@ -62,7 +62,9 @@ class Source(StrictModel):
 
     @property
     def judged_words(self) -> str:
-        """What these answers are called."""
+        """What its lines are called, if they are no text."""
+        if self.prompts:
+            return "prompts"
         return "answers with labels" if self.labels else "pairs of answers"
 
 
@@ -80,6 +82,9 @@ class EvaluationSet(StrictModel):
     questions: bool = Field(
         False,
         description="Whether each line is a question with choices; it is counted how often the likeliest is right.",
+    )
+    prompts: bool = Field(
+        False, description="Whether each line has a prompt; the mean reward of its completions is measured."
     )
     batches: Annotated[int | None, Unit("batches"), FilledFrom("evaluation.batches")] = Field(
         None, ge=1, le=100000, description="Batches of one evaluation, at most; the whole set has no more."
@@ -136,3 +141,8 @@ class Data(StrictModel):
     leave_out: tuple[Annotated[int, Field(ge=0, le=MAX_INT32)], ...] = Field(
         (), strict=False, max_length=256, description="Batches, counted from 0, that are not trained on."
     )
+
+    def as_text(self) -> Self:
+        """Return the same as if its sources were text."""
+        plain = {"preferences": False, "labels": False, "prompts": False}
+        return self.model_copy(update={"train": tuple(source.model_copy(update=plain) for source in self.train)})

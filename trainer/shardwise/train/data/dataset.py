@@ -176,12 +176,17 @@ def _say_left_out(source: Source, cut: Cut, seq_len: int, report: Callable[[str]
     """Tell of answers, or of prompts, that are too long, and refuse a source that has no others."""
     if not cut.num_left_out:
         return
-    many = f"{cut.num_left_out:,} {source.judged_words} are longer than the {seq_len + 1:,} tokens of a sequence"
-    if source.prompts:
-        many = f"{cut.num_left_out:,} prompts are longer than the {seq_len:,} tokens that their completions leave"
+    many = f"{cut.num_left_out:,} {source.judged_words} are longer than {most_of(source, seq_len)}"
     if not cut.count():
         raise DataError(f"source {source.name!r}: all {many}; expected some that fit. Raise seqLen.")
     report(f"{source.name}: {many}, and are left out")
+
+
+def most_of(source: Source, seq_len: int) -> str:
+    """Return the words for how long an answer, or a prompt, may be."""
+    if source.prompts:
+        return f"the {seq_len:,} tokens that their completions leave"
+    return f"the {seq_len + 1:,} tokens of a sequence"
 
 
 def _refuse_left_out(sources: Sequence[Source], counts: Sequence[int]) -> None:

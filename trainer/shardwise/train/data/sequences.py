@@ -82,8 +82,17 @@ class Sequences:
             segments=segments[:, :-1],
         )
 
-    def prompt(self, source: int, sequence: int) -> Prompt:
-        """Return a prompt, of a source that holds such."""
+    @property
+    def longest(self) -> int:
+        """The tokens of the longest sequence."""
+        sizes = (np.subtract(*cut.bounds(np.arange(cut.count()))[::-1]) for cut in self.cuts)
+        return max(int(each.max(initial=0)) for each in sizes)
+
+    def prompts(self, sources: Int64Array, sequences: Int64Array) -> list[Prompt]:
+        """Return prompts, in order, of sources that hold such; both arguments [batch]."""
+        return [self._prompt(*each) for each in zip(sources.tolist(), sequences.tolist(), strict=True)]
+
+    def _prompt(self, source: int, sequence: int) -> Prompt:
         cut = self.cuts[source]
         assert isinstance(cut, EachPrompt), "a rule wants it of all sources"
         return cut.read(self.streams[source], sequence)
@@ -143,13 +152,11 @@ class TrainSet:
     @property
     def longest(self) -> int:
         """The tokens of the longest sequence."""
-        sizes = (np.subtract(*cut.bounds(np.arange(cut.count()))[::-1]) for cut in self._sequences.cuts)
-        return max(int(each.max()) for each in sizes)
+        return self._sequences.longest
 
     def prompts(self, sample_numbers: Int64Array) -> list[Prompt]:
         """Return the prompts with these global numbers [batch], of sources that hold such."""
-        located = zip(*(each.tolist() for each in self.locate(sample_numbers)), strict=True)
-        return [self._sequences.prompt(source, sequence) for source, sequence in located]
+        return self._sequences.prompts(*self.locate(sample_numbers))
 
     def read(self, source: int, sequence: int) -> tuple[NDArray[np.int32], int]:
         """Return the tokens of one sequence [token], without the room that is left, and how many targets count."""
@@ -171,11 +178,23 @@ class HeldOutSet:
     def rows(self, sample_numbers: Int64Array) -> Batch:
         """Return the sequences with these numbers [batch]; a number past the last gives a row of weight 0."""
         sample_numbers = np.asarray(sample_numbers, np.int64)
-        _, numbers = self._order.locate(sample_numbers)
-        sources = np.searchsorted(self._ends, numbers, side="right")
-        batch = self._sequences.read(sources, numbers - np.concatenate([[0], self._ends])[sources])
+        batch = self._sequences.read(*self._locate(sample_numbers))
         batch.weights[sample_numbers >= self.num_sequences] = 0
         return batch
+
+    def prompts(self, sample_numbers: Int64Array) -> list[Prompt]:
+        """Return the prompts with these numbers [batch], of sources that hold such."""
+        return self._sequences.prompts(*self._locate(sample_numbers))
+
+    @property
+    def longest(self) -> int:
+        """The tokens of the longest sequence."""
+        return self._sequences.longest
+
+    def _locate(self, sample_numbers: Int64Array) -> tuple[Int64Array, Int64Array]:
+        _, numbers = self._order.locate(sample_numbers)
+        sources = np.searchsorted(self._ends, numbers, side="right")
+        return sources, numbers - np.concatenate([[0], self._ends])[sources]
 
 
 def _segments(stream: Stream, start: int, length: int) -> NDArray[np.int32]:
