@@ -100,6 +100,20 @@ def test_another_library_makes_another_program(monkeypatch: pytest.MonkeyPatch) 
     assert executables._signature(job, config, 0) != before
 
 
+def test_another_loss_makes_another_program() -> None:
+    """Adapters that learn from conversations or from pairs have the same arrays, and another step."""
+    words = ["training.lora.rank=4", "training.startFrom={path: a, step: 4}"]
+    text, source = "training.data={attendAcross: document, train: [%s]}", "name: a, paths: [b], chatTemplate: chatml"
+    kto = "training.loss.preferences=kto"
+    jobs = [
+        loads(SMALL, [*words, text % f"{{{source}}}"]),
+        loads(SMALL, [*words, text % f"{{{source}, preferences: true}}"]),
+        loads(SMALL, [*words, text % f"{{{source}, labels: true}}", kto]),
+    ]
+    config = GptConfig.of(resolve(jobs[0]).spec.training, tokenizer_size=257, platform="cpu")
+    assert len({executables._signature(resolve(job), config, 0) for job in jobs}) == 3
+
+
 def test_other_options_of_its_class_make_another_program(monkeypatch: pytest.MonkeyPatch) -> None:
     """A class whose flags are changed compiles anew: no program of the old ones is used without a word."""
     job = resolve(loads(SMALL, []))

@@ -188,7 +188,9 @@ def _signature(job: TrainingJob, config: GptConfig, rank: int | None) -> str:
         },
         "options": xla_flags(job),
         "hardware": job.spec.hardware.model_dump(),
-        "training": training.model_dump(exclude=changes_no_program) | {"attend": training.data.attend_across},
+        "training": training.model_dump(exclude=changes_no_program),
+        # Of the data what makes another loss: what is seen, and which answers are learned as good or bad.
+        "loss": [training.data.attend_across, training.learns_preferences, training.has_unmatched],
         "skips": Judge(training.bad_steps).skips,
         "model": repr(config),
         "rank": rank,
