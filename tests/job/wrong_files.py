@@ -806,6 +806,21 @@ RULES = [
         ["given 8", "no rampUp with reinforcement"],
     ),
     (
+        f"training={{{LEARNING}, {REWARD}, updates: 2}}}}",
+        "spec.training.steps",
+        ["given 9", "a multiple of reinforcement.updates 2", "take 8, 10"],
+    ),
+    (
+        f"training={{{LEARNING}, {REWARD}, updates: 3}}, checkpoint: {{everySteps: 4}}}}",
+        "spec.training.checkpoint.everySteps",
+        ["given 4", "a multiple of reinforcement.updates 3", "take 3, 6"],
+    ),
+    (
+        f"training={{{LEARNING}, {REWARD}, updates: 3}}, checkpoint: {{local: {{everySteps: 2}}}}}}",
+        "spec.training.checkpoint.local.everySteps",
+        ["given 2", "a multiple of reinforcement.updates 3"],
+    ),
+    (
         f"training={{{LEARNING}, {REWARD.replace('maxTokens: 8', 'maxTokens: 999999')}}}}}",
         "spec.training.reinforcement.maxTokens",
         ["given 999999", "fewer than model.seqLen"],

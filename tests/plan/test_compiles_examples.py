@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from tests.plan.compiling import ROOT, Request, answers
 
+from shardwise.job.accelerators import usable_bytes
 from shardwise.job.load import load
-from shardwise.plan.memory import usable_bytes
 
 EXAMPLES = [
     path for path in sorted((ROOT / "examples" / "kubernetes").glob("*.yaml")) if load(path).spec.program is None

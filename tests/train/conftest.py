@@ -92,6 +92,7 @@ def run_here(
     fork: bool = False,
     step: int | None = None,
     committed: int | None = None,
+    deadline_seconds: float | None = None,
     said: TextIO | None = None,
 ) -> ExitCode:
     """Start the small job's run, or go on with it, in this process; its folder of logs is there.
@@ -109,7 +110,7 @@ def run_here(
         attempt=next_attempt(directory),
         fork=fork,
         step=step,
-        deadline_seconds=None,
+        deadline_seconds=deadline_seconds,
         committed=committed,
     )
     return main.run(resolve(loads(SMALL, overrides)), orders, Console(file=said or io.StringIO()), spent={})

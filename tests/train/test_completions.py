@@ -82,7 +82,7 @@ def test_each_token_is_where_it_was_made(make_program: MakeProgram) -> None:
     """A row is prompt, completion and room; a completion's tokens alone are targets, with its advantage."""
     program = make_program(*WORDS, num_devices=2)
     rewards = _Rewards()
-    batch, figures = completions(program, rewards, ALONE).batch(7, {})
+    ((batch, figures),) = completions(program, rewards, ALONE).batches(7, {})
     worth = np.array([[6.0, 2.0], [12.0, 3.0]])
     assert program.training.reinforcement is not None
     advantages = advantages_of(worth, program.training.reinforcement).reshape(-1)
@@ -106,8 +106,8 @@ def test_each_host_asks_about_its_part(make_program: MakeProgram, rank: int) -> 
     theirs = [[2.0, 3.0], [6.0, 12.0]][rank]
     rewards = _Rewards()
     both = peers(rank, lambda own: own | {"rewards": theirs})
-    batch, figures = completions(make_program(*WORDS, num_devices=2), rewards, both).batch(7, {})
-    alone, _ = completions(make_program(*WORDS, num_devices=2), _Rewards(), ALONE).batch(7, {})
+    ((batch, figures),) = completions(make_program(*WORDS, num_devices=2), rewards, both).batches(7, {})
+    ((alone, _),) = completions(make_program(*WORDS, num_devices=2), _Rewards(), ALONE).batches(7, {})
 
     assert [line["completion"] for line in rewards.asked] == [["xxx", "xxxx"], ["x", "x"]][rank]
     assert figures["reward"] == 5.75
@@ -124,17 +124,17 @@ def test_what_one_host_is_told_ends_all(make_program: MakeProgram, error: Except
         return {"made": own["made"], "rewards": [1.0, 1.0]}
 
     with pytest.raises(type(error), match=f"host 1: {error}"):
-        completions(program, _Rewards(error), peers(1, of_other)).batch(7, {})
+        completions(program, _Rewards(error), peers(1, of_other)).batches(7, {})
     there = peers(0, lambda _: told[0])
     with pytest.raises(type(error), match=f"host 1: {error}"):
-        completions(program, _Rewards(), there).batch(7, {})
+        completions(program, _Rewards(), there).batches(7, {})
 
 
 def test_hosts_that_make_other_completions_are_found(make_program: MakeProgram) -> None:
     """Of the same weights and prompts all make the same; the host that does not is named."""
     other = peers(0, lambda own: own | {"made": "others"})
     with pytest.raises(DeviceError, match="completions on rank 1 differ from those on rank 0"):
-        completions(make_program(*WORDS, num_devices=2), _Rewards(), other).batch(7, {})
+        completions(make_program(*WORDS, num_devices=2), _Rewards(), other).batches(7, {})
 
 
 def test_a_set_of_prompts_is_completed_once(make_program: MakeProgram) -> None:

@@ -22,7 +22,7 @@ from shardwise.job.spec.reinforcement import Reinforcement
 from shardwise.protocol.contract import ExitCode
 from shardwise.protocol.errors import DataError
 from shardwise.protocol.evaluated import results
-from shardwise.train.decoder import bytes_of, layout_of
+from shardwise.train.decoder import bytes_of
 from shardwise.train.decoding import lower_weights, lower_window
 from shardwise.train.dropout import Dropout
 from shardwise.train.gradients import gradients
@@ -31,7 +31,7 @@ from shardwise.train.metrics import records
 from shardwise.train.microbatches import Batch
 from shardwise.train.model import whole_table
 from shardwise.train.reinforcement import advantages_of
-from shardwise.train.sampler import rows_at_once
+from shardwise.train.sampler import room
 from shardwise.train.state import REFERENCE, Program, parameters
 
 MakeProgram = Callable[..., Program]
@@ -40,6 +40,7 @@ LEARNING = f"samples: 4, maxTokens: {MAX_TOKENS}, reward: {{pattern: '(a)'}}"
 OF_COMPLETIONS = ("data.train=[{name: some, paths: [some.jsonl], prompts: true}]", "batch.sequences=24")
 PLAIN = (*OF_COMPLETIONS, f"reinforcement={{{LEARNING}}}")
 COMPARED = (*PLAIN, f"reinforcement.klWeight={KL_WEIGHT}", "startFrom={path: base, step: 0}")
+SEVERAL = ("reinforcement.updates=2", "reinforcement.clipHigh=0.3")
 ADAPTED = (*COMPARED, "lora.rank=4")
 MESHES = {
     "fsdp 2 x tensor 4": (8, ("mesh.tensor=4",)),
@@ -55,35 +56,40 @@ MESHES = {
         (*PLAIN, "reinforcement.average=completions"),
         (*COMPARED, *LLAMA),
         (*ADAPTED, "reinforcement.average=limit", "batch.microbatches=2"),
+        (*ADAPTED, *SEVERAL, "batch.microbatches=2"),
     ],
-    ids=["all tokens", "mean of completions", "compared with a copy", "limit, adapters, 2 microbatches"],
+    ids=["all tokens", "mean of completions", "compared with a copy", "limit, adapters, 2 microbatches", "clipped"],
 )
 def test_the_gradient_is_that_of_the_written_loss(make_program: MakeProgram, words: tuple[str, ...]) -> None:
     """Loss, divergence, entropy and gradient are those of the formula, by whole logits and autodiff of the ratio."""
     program = make_program(*words, num_devices=1)
-    params, batch, learning = _params(program), _batch(), program.training.reinforcement
+    params, batch, learning = _params(program), _batch(program), program.training.reinforcement
     assert learning is not None
     counted, count = batch.weights, batch.weights.sum(1, keepdims=True)
 
-    def total(trained: dict[str, jax.Array]) -> tuple[jax.Array, tuple[jax.Array, jax.Array, jax.Array]]:
+    def total(trained: dict[str, jax.Array]) -> tuple[jax.Array, tuple[jax.Array, ...]]:
         own = _log_probabilities(program, {**params, **trained}, batch)
-        ratio = jnp.exp(own - jax.lax.stop_gradient(own))
+        made = jax.lax.stop_gradient(own) if batch.before is None else -batch.before
+        ratio = jnp.exp(own - made)
         further = jnp.zeros_like(own)
         if learning.kl_weight:
             further = _log_probabilities(program, params, batch, as_it_was=True) - own
         divergence = jnp.exp(further) - further - 1
         assert batch.advantages is not None
-        each = (learning.kl_weight * divergence - batch.advantages * ratio) * counted
+        bounded = jnp.clip(ratio, 1 - learning.clip_low, 1 + learning.clip_high)
+        gained = jnp.minimum(batch.advantages * ratio, batch.advantages * bounded)
+        each = (learning.kl_weight * divergence - gained) * counted
         of_rows = {
             "tokens": each.sum() / counted.sum(),
             "completions": (each / count).sum() / len(each),
             "limit": (each / MAX_TOKENS).sum() / len(each),
         }
         cost = of_rows[learning.average]
-        return cost, (cost, (divergence * counted).sum(), -(own * counted).sum())
+        clipped = ((gained != batch.advantages * ratio) * counted).sum()
+        return cost, (cost, (divergence * counted).sum(), -(own * counted).sum(), clipped)
 
     with program.lowering():
-        slopes, (cost, divergence, entropy) = jax.jit(jax.grad(total, has_aux=True))(program.split(params)[1])
+        slopes, (cost, divergence, entropy, clipped) = jax.jit(jax.grad(total, has_aux=True))(program.split(params)[1])
         found = jax.jit(lambda p, b: gradients(program, p, b, jnp.int32(0)))(params, _on(program, batch))
     weight = float(found.sums.weight)
 
@@ -92,13 +98,20 @@ def test_the_gradient_is_that_of_the_written_loss(make_program: MakeProgram, wor
     assert float(found.sums.z_squared) == pytest.approx(float(divergence), rel=1e-4, abs=1e-6)
     assert (float(divergence) > 0.1) == (learning.kl_weight > 0)
     assert float(found.sums.correct) == pytest.approx(float(entropy), rel=1e-5)
+    if batch.before is None:
+        assert found.sums.clipped is None
+    else:
+        assert 10 < float(clipped) < float(counted.sum()) - 10
+        assert float(found.sums.clipped) == float(clipped)
     for path, slope in slopes.items():
         scale = np.abs(slope).max()
         np.testing.assert_allclose(found.slopes[path] / weight, slope, rtol=2e-4, atol=1e-5 * scale, err_msg=path)
 
 
 @pytest.mark.parametrize("name", all_but(list(MESHES)[:1], MESHES))
-@pytest.mark.parametrize("words", [ADAPTED, (*COMPARED, "reinforcement.average=completions")], ids=["lora", "all"])
+@pytest.mark.parametrize(
+    "words", [ADAPTED, (*COMPARED, *SEVERAL, "reinforcement.average=completions")], ids=["lora", "all, clipped"]
+)
 def test_the_mesh_changes_nothing(make_program: MakeProgram, name: str, words: tuple[str, ...]) -> None:
     """Sums and gradient are those of one device, with what completions are compared with laid out as the weights."""
     devices, of_mesh = MESHES[name]
@@ -126,10 +139,10 @@ def test_advantages_are_of_each_prompt_alone() -> None:
 
 
 def test_what_making_completions_holds_is_told(make_program: MakeProgram) -> None:
-    """The note of a plan has the bytes that a device holds beside the state: whole weights over data, and caches."""
+    """A plan has the bytes that a device holds beside the state: whole weights over data, and caches."""
     program = make_program(*PLAIN, "mesh.tensor=2", num_devices=4)
-    rows, device = rows_at_once(program), program.layout.mesh.devices.flat[0]
-    layout = layout_of(program, rows)
+    rows, layout = room(program, None)
+    device = program.layout.mesh.devices.flat[0]
     weights = lower_weights(program, layout).compile()(_params(program))
     tokens, start = np.ones((rows, 16), np.int32), np.zeros(rows, np.int32)
     batch = lower_window(program, layout, rows, 16).compile()(tuple(weights), tokens, start)
@@ -216,6 +229,25 @@ def test_a_run_goes_on_where_it_was(begun: tuple[Path, list[str]], whole: Path) 
     ]
     for name, array in params(whole, 12).items():
         np.testing.assert_array_equal(params(half, 12)[name], array, err_msg=name)
+
+
+def test_several_steps_learn_from_the_same_completions(begun: tuple[Path, list[str]]) -> None:
+    """The first of them takes its ratio as 1; a stop waits for the last, and a run that goes on has the same bits."""
+    path, words = begun
+    several = [*words, "training.reinforcement.updates=3", "training.optimizer.learningRate=2e-2"]
+    at_once, in_parts = folder(path, "several"), folder(path, "several-in-parts")
+    assert run_here(at_once, *several) == ExitCode.OK
+    assert run_here(in_parts, *several, deadline_seconds=0) == ExitCode.SAVED
+    assert [each["step"] for each in _steps(in_parts)] == [1, 2, 3]
+    assert run_here(in_parts, *several) == ExitCode.OK
+    whole = _steps(at_once)
+
+    assert whole[-1]["reward"] > whole[0]["reward"] + 0.2
+    assert [each["clipped"] for each in whole[::3]] == [0] * 4
+    assert any(each["clipped"] > 0 for each in whole)
+    for one, other in zip(_steps(in_parts), whole, strict=True):
+        for name in ("loss", "reward", "clipped", "entropy", "gradNorm"):
+            assert one[name] == other[name], name
 
 
 @pytest.mark.parametrize(
@@ -358,7 +390,7 @@ def _of_one_device(make_program: MakeProgram, words: tuple[str, ...]) -> tuple[A
 
 def _sums_and_slopes(program: Program) -> tuple[Any, dict[str, NDArray[Any]]]:
     with program.lowering():
-        placed = _on(program, _batch())
+        placed = _on(program, _batch(program))
         found = jax.jit(lambda p, b: gradients(program, p, b, jnp.int32(0)))(_params(program), placed)
     return found.sums._replace(total=found.sums.cross_entropy), jax.tree.map(np.asarray, found.slopes)
 
@@ -377,8 +409,11 @@ def _params(program: Program) -> dict[str, Any]:
     return {path: trained(path, x) for path, x in params.items()}
 
 
-def _batch() -> Batch:
-    """24 rows of 32 positions: a prompt of a few tokens, a completion of up to MAX_TOKENS, and room."""
+def _batch(program: Program) -> Batch:
+    """24 rows of 32 positions: a prompt of a few tokens, a completion of up to MAX_TOKENS, and room.
+
+    Where more than one step learns from them, likelihoods were up to half again as high or low as a fresh model's.
+    """
     rng = np.random.default_rng(1)
     shape = (24, 32)
     tokens, targets = (rng.integers(0, 257, shape).astype(np.int32) for _ in range(2))
@@ -388,11 +423,15 @@ def _batch() -> Batch:
         weights[row, first : first + size] = 1
         segments[row, first + size :] = 1
     advantages = weights * rng.normal(size=(24, 1)).astype(np.float32)
-    return Batch(*(jnp.asarray(x) for x in (tokens, targets, weights, segments, advantages)))
+    fields = [tokens, targets, weights, segments, advantages]
+    if program.training.clips:
+        fields.append(weights * (math.log(257) + rng.uniform(-0.4, 0.4, shape)).astype(np.float32))
+    return Batch(*(jnp.asarray(x) for x in fields))
 
 
 def _on(program: Program, batch: Batch) -> Batch:
-    return Batch(*(jax.device_put(field, program.layout.batch) for field in batch))
+    placed: Batch = jax.tree.map(lambda field: jax.device_put(field, program.layout.batch), batch)
+    return placed
 
 
 def _log_probabilities(program: Program, params: Any, batch: Batch, *, as_it_was: bool = False) -> jax.Array:

@@ -5,6 +5,7 @@ import sys
 import time
 from itertools import pairwise
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -94,11 +95,25 @@ def test_a_program_that_fails(code: str, error: type[Exception], expected: str) 
     assert rewards._process.returncode is not None
 
 
-def test_what_is_said_unasked_is_refused() -> None:
+def test_what_is_said_unasked_is_refused(tmp_path: Path) -> None:
     """A line too many, behind those of a step, would shift all answers of the next."""
-    rewards = program(GOOD + "; print(7, flush=True)")
-    assert rewards.of(LINES[:1], lambda: None) == [0.0]
-    time.sleep(0.5)
+    go, said = tmp_path / "go", tmp_path / "said"
+    code = f"""
+    import os, sys, time
+    for line in sys.stdin:
+        print(1, flush=True)
+        while not os.path.exists({str(go)!r}):
+            time.sleep(0.01)
+        print(7, flush=True)
+        open({str(said)!r}, "w").close()
+    """
+    rewards = program(dedent(code))
+    try:
+        assert rewards.of(LINES[:1], lambda: None) == [1.0]
+    finally:
+        go.touch()
+    while not said.exists():
+        time.sleep(0.01)
     with pytest.raises(DataError, match=r"has said '7\\n' unasked; expected a line for each that it is given"):
         asked(rewards)
 

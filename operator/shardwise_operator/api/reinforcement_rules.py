@@ -8,6 +8,7 @@ from shardwise_operator.api.preference_rules import JUDGED, NO_SETS
 _TRAINING = "spec.training"
 _of_training = partial(Rule, at=_TRAINING)
 _LEARNS = "has(self.reinforcement)"
+_UPDATES = "self.?reinforcement.?updates.orValue(1)"
 _PROMPTS = "source.?prompts.orValue(false)"
 
 REINFORCEMENT_RULES = (
@@ -42,6 +43,14 @@ REINFORCEMENT_RULES = (
         holds=f"!{_LEARNS} || self.batch.sequences % self.reinforcement.samples == 0",
         message="expected a multiple of reinforcement.samples",
         field=".batch.sequences",
+    ),
+    _of_training(
+        holds=f"{_UPDATES} == 1 || (self.steps % {_UPDATES} == 0 "
+        f"&& self.?checkpoint.?everySteps.orValue(0) % {_UPDATES} == 0 "
+        f"&& self.?checkpoint.?local.?everySteps.orValue(0) % {_UPDATES} == 0)",
+        message="expected steps, checkpoint.everySteps and checkpoint.local.everySteps that are multiples of "
+        "reinforcement.updates",
+        field=".reinforcement.updates",
     ),
     _of_training(
         holds=f"!{_LEARNS} || !has(self.batch.rampUp) || self.batch.rampUp.size() == 0",

@@ -23,6 +23,9 @@ from shardwise.protocol.errors import JobError
 
 CLASS_VARIABLE = "SHARDWISE_CLASS"
 
+_GPU_SHARE_VARIABLE, _GPU_SHARE = "XLA_PYTHON_CLIENT_MEM_FRACTION", 0.75
+"""The share of a GPU's memory that JAX takes for programs: https://docs.jax.dev/en/latest/gpu_memory_allocation.html."""
+
 _OFFERED: ContextVar[Mapping[str, AcceleratorClass] | None] = ContextVar("offered", default=None)
 
 
@@ -61,6 +64,18 @@ def offered() -> Mapping[str, AcceleratorClass]:
 def accelerator_of(hardware: Hardware) -> AcceleratorClass:
     """Return the class of hardware that the rules have passed."""
     return offered()[hardware.accelerator]
+
+
+def usable_bytes(job: TrainingJob) -> int | None:
+    """Return the memory of one device that programs can use, or None if the class does not give it."""
+    spec = accelerator_of(job.spec.hardware).spec
+    if spec.device_memory is None:
+        return None
+    share = 1.0
+    if spec.platform == "gpu":
+        said = [one.value for one in spec.env if one.name == _GPU_SHARE_VARIABLE and one.value]
+        share = float(said[0]) if said else _GPU_SHARE
+    return int(float(spec.device_memory.value) * share)
 
 
 @contextmanager

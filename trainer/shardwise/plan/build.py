@@ -3,26 +3,24 @@
 from collections.abc import Iterable
 from typing import Any
 
-from shardwise.job.accelerators import accelerator_of, xla_flags
+from shardwise.job.accelerators import accelerator_of, usable_bytes, xla_flags
 from shardwise.job.kernels import kernel_of
 from shardwise.job.spec import TrainingJob
 from shardwise.job.topology import mesh_shape, num_devices
 from shardwise.plan.arithmetic import least_wire
 from shardwise.plan.collectives import Collective, collectives
 from shardwise.plan.compiled import Step, lowered_step, needed_bytes
+from shardwise.plan.completions import completions
 from shardwise.plan.flops import eight_bit_flops, kernel_flops, traced_flops
-from shardwise.plan.memory import host_memory, local_checkpoint_bytes, memory, usable_bytes, weights
+from shardwise.plan.memory import host_memory, local_checkpoint_bytes, memory, weights
 from shardwise.plan.result import Bubble, Flops, MemoryUse, Moved, Plan, Wire
 from shardwise.plan.roofline import link_of, roofline
 from shardwise.plan.targets import what_brings
 from shardwise.protocol.errors import OutOfMemoryError
-from shardwise.protocol.text import size
-from shardwise.train.decoder import bytes_of
 from shardwise.train.flops import flops_per_token
 from shardwise.train.host_memory import not_moved, on_hosts
 from shardwise.train.mesh import DATA
 from shardwise.train.pipeline import Schedule
-from shardwise.train.sampler import rows_at_once
 from shardwise.train.step import trace_step
 
 # Estimated from runs of eight jobs: what the loop, the other programs and all threads hold; how much more memory malloc
@@ -38,9 +36,11 @@ def plan(job: TrainingJob) -> Plan:
     """
     try:
         step = lowered_step(job).compile()
+        held = memory(step)
+        made = completions(step, held)
     except OutOfMemoryError as error:
         return _refused(job, str(error))
-    held = memory(step)
+    needed = max(held.total, made.total if made else 0)
     rows = collectives(step.module, step.mesh)
     moved = [_moved(step, row) for row in rows]
     tokens = job.spec.training.batch.sequences * step.program.config.seq_len
@@ -57,8 +57,8 @@ def plan(job: TrainingJob) -> Plan:
         compiled_for="cpu" if step.stand_in else "hardware",
         notes=list(_notes(step)),
         compile_seconds=step.compile_seconds,
-        fits=None if held.limit is None else held.total <= held.limit,
-        needed_bytes=held.total,
+        fits=None if held.limit is None else needed <= held.limit,
+        needed_bytes=needed,
         limit_bytes=held.limit,
         memory=held,
         weights=weights(step.program),
@@ -68,6 +68,7 @@ def plan(job: TrainingJob) -> Plan:
         rematerialised=sum(".remat" in one.name for line in step.module.computations.values() for one in line),
         resident_bytes=_resident(step, held),
         host_memory=host_memory(step),
+        completions=made,
         local_checkpoint_bytes=local_checkpoint_bytes(step),
         flops=flops,
         bubble=bubble,
@@ -139,14 +140,6 @@ def _notes(step: Step) -> Iterable[str]:
         yield (
             f"{step.job.spec.training.data.tokenizer} is not here: planned for {step.assumed_vocab_size:,} tokens; set "
             "model.vocabSize for another number"
-        )
-    if step.program.training.reinforcement:
-        program, rows = step.program, rows_at_once(step.program)
-        weights, caches = bytes_of(program, program.layout.whole_over_data(), rows)
-        yield (
-            f"before each step completions are made, {rows:,} at once, with {size(weights, 2)} of weights a device and "
-            f"{size(caches, 2)} of caches beside the state: the step does not hold them, and neither they nor their "
-            "time are in another figure. Where such weights have no room, they are gathered block by block"
         )
     training = step.job.spec.training
     if told := not_moved(training, step.program.layout.mesh.devices.flat[0].platform):

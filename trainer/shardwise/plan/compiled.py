@@ -93,10 +93,7 @@ class LoweredStep:
 
         """
         began = time.perf_counter()
-        try:
-            compiled = self.lowered.compile()
-        except jax.errors.JaxRuntimeError as error:
-            raise _in_words(error) from error
+        compiled = compiled_in_words(self.lowered)
         ended = time.perf_counter()
         memory = compiled.memory_analysis()
         text = compiled.as_text()
@@ -115,6 +112,14 @@ class LoweredStep:
             stand_in=self.stand_in,
             assumed_vocab_size=self.assumed_vocab_size,
         )
+
+
+def compiled_in_words(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
+    """Compile a program; raise as `LoweredStep.compile` does."""
+    try:
+        return lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        raise _in_words(error) from error
 
 
 def lowered_step(job: TrainingJob) -> LoweredStep:

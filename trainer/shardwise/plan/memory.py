@@ -8,8 +8,7 @@ leaves.
 import math
 import re
 
-from shardwise.job.accelerators import accelerator_of
-from shardwise.job.spec import TrainingJob
+from shardwise.job.accelerators import usable_bytes
 from shardwise.job.topology import num_hosts
 from shardwise.plan.arithmetic import gradient_bytes
 from shardwise.plan.compiled import Step
@@ -20,8 +19,6 @@ from shardwise.train.pipeline import Schedule
 from shardwise.train.state import Program, beside_weights, flat, parameters, without_base
 from shardwise.train.step import abstract_batch
 
-_GPU_SHARE_VARIABLE, _GPU_SHARE = "XLA_PYTHON_CLIENT_MEM_FRACTION", 0.75
-"""The share of a GPU's memory that JAX takes for programs: https://docs.jax.dev/en/latest/gpu_memory_allocation.html."""
 _ON_HOST = re.compile(r"\w+\[[\d,]*\]\{[^}]*S\(5\)[^}]*\}")
 
 
@@ -93,18 +90,6 @@ def weights(program: Program) -> list[Weight]:
 
 def _names(mesh_axes: str | tuple[str, ...]) -> tuple[str, ...]:
     return (mesh_axes,) if isinstance(mesh_axes, str) else mesh_axes
-
-
-def usable_bytes(job: TrainingJob) -> int | None:
-    """Return the memory of one device that programs can use, or None if the class does not give it."""
-    spec = accelerator_of(job.spec.hardware).spec
-    if spec.device_memory is None:
-        return None
-    share = 1.0
-    if spec.platform == "gpu":
-        said = [one.value for one in spec.env if one.name == _GPU_SHARE_VARIABLE and one.value]
-        share = float(said[0]) if said else _GPU_SHARE
-    return int(float(spec.device_memory.value) * share)
 
 
 def saved_activations(step: Step) -> int:

@@ -49,6 +49,24 @@ class HostMemory(_Result):
     """Between one device and its host in one step, both ways together. No bound of the time has it."""
 
 
+class Completions(_Result):
+    """What making completions takes on one device, of a job that learns from rewards."""
+
+    rows: int
+    """Completions that are made at once, over all devices."""
+    weights: int
+    """Bytes of the weights that they are made with, beside the state."""
+    caches: int
+    """Bytes of keys and values."""
+    total: int
+    """The most bytes that the device holds then, with the state and the programs."""
+    gathers: bool
+    """Whether weights are gathered block by block, for want of memory; then `weights` are the part that is stored."""
+    seconds: float | None
+    """The least for a step's completions if each has maxTokens: weights and caches are read once for a token of all
+    rows. None if the class does not say how fast its memory is."""
+
+
 class Weight(_Result):
     """How one parameter lies on the mesh; its layers are one array."""
 
@@ -180,6 +198,8 @@ class Plan(_Result):
     """For simulated devices: what the process of one host holds while it trains, all devices and Python included."""
     host_memory: HostMemory | None = None
     """None of a job that keeps nothing there."""
+    completions: Completions | None = None
+    """Of a job that learns from rewards."""
     local_checkpoint_bytes: int | None = None
     """Of each host's memory: what local checkpoints need at most; None of a job that makes none."""
     flops: Flops | None = None

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
 
-from shardwise.job.accelerators import accelerator_of
+from shardwise.job.accelerators import accelerator_of, usable_bytes
 from shardwise.job.load import with_overrides
 from shardwise.job.resolve import resolve
 from shardwise.job.spec import Training, TrainingJob
@@ -19,7 +19,6 @@ from shardwise.job.topology import divisors, inner_ways, mesh_shape, topologies
 from shardwise.plan.build import plan
 from shardwise.plan.choice import Choice, differing
 from shardwise.plan.estimate import Estimate, estimate
-from shardwise.plan.memory import usable_bytes
 from shardwise.plan.result import Layout, Plan
 from shardwise.plan.targets import compiles_for, what_brings
 from shardwise.protocol.errors import CompilerError, DataError, JobError, UsageError

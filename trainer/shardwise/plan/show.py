@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from shardwise.plan.result import Bound, HostMemory, Moved, Plan
+from shardwise.plan.result import Bound, Completions, HostMemory, Moved, Plan
 from shardwise.plan.search import Found
 from shardwise.protocol.text import GIB, MIB, size
 from shardwise.train.mesh import DATA
@@ -220,12 +220,23 @@ def _lines(plan: Plan) -> Iterator[str]:
             f"[bold]{plan.bound.mfu:.1%}[/]; what binds is {plan.bound.binds}"
         )
         yield f"  {_terms(plan)}"
+    if plan.completions:
+        yield f"completions before each step: {_completed(plan.completions)}"
     if plan.host_memory:
         yield f"in the memory of each host: {_on_host(plan.host_memory)}"
     if plan.local_checkpoint_bytes:
         yield f"local checkpoints: {size(plan.local_checkpoint_bytes, 2)} of each host's memory at most"
     if plan.compile_seconds:
         yield f"compiled in {plan.compile_seconds:.0f} s"
+
+
+def _completed(made: Completions) -> str:
+    what = "weights, gathered block by block for want of memory," if made.gathers else "weights"
+    time = "" if made.seconds is None else f"; at least {made.seconds:,.1f} s if each has maxTokens, beside the step's"
+    return (
+        f"{made.rows:,} at once, with {size(made.weights, 2)} of {what} and {size(made.caches, 2)} of caches a device, "
+        f"{size(made.total, 2)} with the state and all programs{time}"
+    )
 
 
 def _on_host(held: HostMemory) -> str:

@@ -2,21 +2,24 @@
 
 With the same means over prompts that are not trained on.
 
-A step's prompts follow from its batch's number, and so do the random numbers of each completion. So a step that is
-taken again, by a run that goes on, is taken on the same completions.
+Prompts follow from the number of a group of steps, mostly one, and so do the random numbers of each completion. So a
+step that is taken again, by a run that goes on, is taken on the same completions: what is saved is the state between
+two groups.
 """
 
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.job.spec import Training
+from shardwise.job.accelerators import usable_bytes
+from shardwise.job.spec import Training, TrainingJob
 from shardwise.protocol.contract import Phase
 from shardwise.protocol.errors import DataError, DeviceError, RewardError, ShardwiseError
 from shardwise.train.data.dataset import Dataset
@@ -30,11 +33,19 @@ from shardwise.train.phases import Phases
 from shardwise.train.reinforcement import advantages_of
 from shardwise.train.rewards import COMPLETION, Rewards, rewards_of
 from shardwise.train.sampler import Completion, Sampler
-from shardwise.train.state import Program
+from shardwise.train.state import Program, without_copies
+from shardwise.train.step import lower_token_losses
 
 _OF_EVALUATIONS = 1 << 31
 """The number of the first batch of an evaluation, by which its random numbers are those of no step."""
 _ERRORS: Mapping[str, type[ShardwiseError]] = {each.__name__: each for each in (DataError, RewardError)}
+
+
+class Made(NamedTuple):
+    """A step's batch, and what metrics have of its completions."""
+
+    batch: Batch
+    figures: dict[str, float]
 
 
 class Completions:
@@ -47,18 +58,27 @@ class Completions:
         rewards: say what they are worth.
         peers: the processes of the run; each asks for the rewards of some of the completions.
         phases: where time is counted and progress recorded.
+        scores: (params, batch) -> the cross entropy of each token, if more than one step learns from completions.
 
     """
 
     def __init__(
-        self, training: Training, data: Dataset, sampler: Sampler, rewards: Rewards, peers: Peers, phases: Phases
+        self,
+        training: Training,
+        data: Dataset,
+        sampler: Sampler,
+        rewards: Rewards,
+        peers: Peers,
+        phases: Phases,
+        scores: Callable[..., jax.Array] | None = None,
     ) -> None:
         assert training.reinforcement is not None
         self._training, self._learning, self._data = training, training.reinforcement, data
         self._sampler, self._rewards, self._peers, self._phases = sampler, rewards, peers, phases
+        self._scores = scores
 
-    def batch(self, number: int, params: Mapping[str, jax.Array]) -> tuple[Batch, dict[str, float]]:
-        """Return the batch of this number, and what metrics have of its completions.
+    def batches(self, number: int, params: Mapping[str, jax.Array]) -> list[Made]:
+        """Return what the steps of a group learn from, each its own part; these are the weights that make it.
 
         Raises:
             DataError, RewardError: a host has not found out what its completions are worth.
@@ -66,15 +86,24 @@ class Completions:
             NonFiniteError: the parameters give logits that are not numbers.
 
         """
-        count = self._training.batch.sequences // self._learning.samples
+        samples, updates = self._learning.samples, self._learning.updates
+        count = self._training.batch.sequences // samples * updates
         groups = self._data.train.prompts(np.arange(number * count, (number + 1) * count, dtype=np.int64))
-        prompts = [prompt for prompt in groups for _ in range(self._learning.samples)]
         with self._phases.entered(Phase.SAMPLE):
-            made = self._complete(params, prompts, number)
+            made = self._complete(params, [prompt for prompt in groups for _ in range(samples)], number)
         with self._phases.entered(Phase.REWARD):
-            rewards = self._worth(made).reshape(count, -1)
+            rewards = self._worth(made).reshape(count, samples)
+        parts, size = np.split(rewards, updates), self._training.batch.sequences
+        return [self._made(params, made[i * size : (i + 1) * size], part) for i, part in enumerate(parts)]
+
+    def _made(self, params: Mapping[str, jax.Array], made: Sequence[Completion], rewards: NDArray[np.float64]) -> Made:
+        """Return what one step learns from; rewards are [prompt, sample]."""
         figures = _figures(rewards, made) | {"sameRewards": float((np.ptp(rewards, axis=1) == 0).mean())}
-        return self._as_batch(made, advantages_of(rewards, self._learning).reshape(-1)), figures
+        batch = self._as_batch(made, advantages_of(rewards, self._learning).reshape(-1))
+        if self._scores is None:
+            return Made(batch, figures)
+        losses = np.asarray(self._scores(without_copies(params), batch._replace(advantages=None)))
+        return Made(batch._replace(before=self._placed(losses)), figures)
 
     def means(self, params: Mapping[str, jax.Array], one: Evaluated) -> dict[str, float]:
         """Return the means over a set of prompts, each of which is completed once, always by the same random numbers.
@@ -103,6 +132,8 @@ class Completions:
         more = {**figures, "entropy": values["accuracy"] * values["weight"] / tokens}
         if self._training.has_reference:
             more["divergence"] = values["z_loss"] * values["weight"] / tokens
+        if "clipped" in values:
+            more["clipped"] = values["clipped"] / tokens
         return {name: x for name, x in record.items() if name != "accuracy"} | more
 
     def close(self) -> None:
@@ -151,23 +182,32 @@ class Completions:
             tokens[row, : len(whole)], targets[row, : len(whole) - 1] = whole, whole[1:]
             weights[row, first - 1 : len(whole) - 1] = 1
             segments[row, len(whole) :] = 1
-        place = self._sampler.program.layout.batch
-        fields = (tokens, targets, weights, segments, weights * advantages[:, None])
-        # Of each only the rows of this host's devices go there.
-        return Batch(*(jax.make_array_from_callback(shape, place, x.__getitem__) for x in fields))
+        return Batch(*map(self._placed, (tokens, targets, weights, segments, weights * advantages[:, None])))
+
+    def _placed(self, x: NDArray[Any]) -> jax.Array:
+        """Put [batch, position] on the devices; only the rows of this host's devices go there."""
+        return jax.make_array_from_callback(x.shape, self._sampler.program.layout.batch, x.__getitem__)
 
 
 def completing(
-    program: Program, data: Dataset, evaluated: Sequence[Evaluated], kept: Executables, pool: ThreadPoolExecutor
+    job: TrainingJob,
+    program: Program,
+    data: Dataset,
+    evaluated: Sequence[Evaluated],
+    kept: Executables,
+    pool: ThreadPoolExecutor,
 ) -> Callable[[Peers, Phases], Completions]:
     """Begin to compile what makes completions; return a function that waits for it, and starts what rewards them."""
     sets = [one.sequences.longest for one in evaluated if one.has_prompts and isinstance(one.sequences, HeldOutSet)]
-    sampler = Sampler.compiling(program, data, max([data.train.longest, *sets]), kept, pool)
+    longest, limit = max([data.train.longest, *sets]), usable_bytes(job)
+    sampler = Sampler.compiling(program, data, longest, limit=limit, kept=kept, pool=pool)
+    scores = pool.submit(kept.get, "scores", partial(lower_token_losses, program)) if program.training.clips else None
 
     def made(peers: Peers, phases: Phases) -> Completions:
         training, ready = program.training, sampler()
         assert training.reinforcement is not None
-        return Completions(training, data, ready, rewards_of(training.reinforcement.reward), peers, phases)
+        rewards = rewards_of(training.reinforcement.reward)
+        return Completions(training, data, ready, rewards, peers, phases, scores.result() if scores else None)
 
     return made
 

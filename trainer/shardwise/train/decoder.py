@@ -103,23 +103,33 @@ def num_parts(program: Program) -> int:
     return math.prod(program.layout.mesh.shape[axis] for axis in DATA)
 
 
-def layout_of(program: Program, num_rows: int, beside: Iterable[Any] | None = None) -> Layout:
+def layout_of(program: Program, num_rows: int) -> Layout:
+    """Return the layout for generation, on devices that say how much memory they have; simulated ones do not."""
+    known = program.layout.mesh.local_devices[0].memory_stats() or {}
+    return layout_within(known.get("bytes_limit"), program, num_rows, params_of(program).values())
+
+
+def layout_within(limit: int | None, program: Program, num_rows: int, beside: Iterable[Any]) -> Layout:
     """Return the layout for generation: weights whole over `data` where they fit, or else as they are stored.
 
-    `beside` are abstract arrays that stay on the devices; by default the parameters.
+    `limit` are the bytes of a device, or None where nothing says how many; `beside` are abstract arrays that stay on
+    the devices.
 
     A token takes little work, so weights that are gathered for each would be most of the time. A model that is too
     large for a device is gathered all the same, block by block: slow, but text comes of it on the devices that there
-    are. Only a platform that says how much memory a device has can tell; simulated devices do not. Nothing is rounded
-    to 8 bits in either.
+    are. Nothing is rounded to 8 bits in either.
     """
-    whole = program.layout.whole_over_data()
-    known = program.layout.mesh.local_devices[0].memory_stats()
-    if known is None or "bytes_limit" not in known:
-        return whole
-    needed = _bytes_on_one(params_of(program).values() if beside is None else beside, None)
-    needed += sum(bytes_of(program, whole, num_rows))
-    return whole if needed <= _MEMORY_SHARE * known["bytes_limit"] else replace(program.layout, form=None)
+    if has_room(limit, program, num_rows, beside):
+        return program.layout.whole_over_data()
+    return replace(program.layout, form=None)
+
+
+def has_room(limit: int | None, program: Program, num_rows: int, beside: Iterable[Any]) -> bool:
+    """Return whether a device can hold weights that are whole over `data` and the caches of so many rows."""
+    if limit is None:
+        return True
+    held = sum(bytes_of(program, program.layout.whole_over_data(), num_rows))
+    return held + _bytes_on_one(beside, None) <= _MEMORY_SHARE * limit
 
 
 def bytes_of(program: Program, layout: Layout, num_rows: int) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from shardwise.train.model import Gpt
 from shardwise.train.pipeline import of_all_stages
 from shardwise.train.pipelined import Microbatches, Stage
 from shardwise.train.preferences import apart, loss_of_head
-from shardwise.train.reinforcement import completions_loss
+from shardwise.train.reinforcement import Made, completions_loss
 from shardwise.train.state import Program
 from shardwise.train.zigzag import straight
 
@@ -77,7 +77,7 @@ def loss_sums(program: Program, params: Params, batch: Batch | Compared) -> Loss
             return jax.tree.map(jnp.add, sums, loss(part)), None
 
         # One microbatch at a time, as in a step: where that fits, the whole batch at once need not.
-        return jax.lax.scan(add, _nothing(), jax.tree.map(partial(split, program), batch))[0]
+        return jax.lax.scan(add, _nothing(program), jax.tree.map(partial(split, program), batch))[0]
 
     own, moved = apart(batch, partial(each_loss, program, params))
     rows = jnp.zeros(own.tokens.shape[0], jnp.int32)
@@ -183,12 +183,13 @@ def _of_each_row(program: Program, params: Params, batch: Batch, rows: Array, po
 
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), program.split(params)[1])
     # Sharded as the parameters are stored: otherwise XLA may carry whole gradients through the scan.
-    first = Gradients(_nothing(), stored(program, zeros), loads)
+    first = Gradients(_nothing(program), stored(program, zeros), loads)
     return jax.lax.scan(add, first, jax.tree.map(partial(split, program), (batch, rows)))[0]
 
 
-def _nothing() -> LossSums:
-    return LossSums(*(jnp.zeros(()) for _ in LossSums._fields))
+def _nothing(program: Program) -> LossSums:
+    nothing = LossSums(*(jnp.zeros(()) for _ in LossSums._fields))
+    return nothing if program.training.clips else nothing._replace(clipped=None)
 
 
 def _loss(
@@ -205,7 +206,7 @@ def _loss(
         loss = loss_of_head(settings, program.training, segments, reference, moved)
     else:
         assert batch.advantages is not None, "there are, of completions"
-        loss = partial(completions_loss, settings, learning, batch.advantages, reference)
+        loss = partial(completions_loss, settings, learning, Made(batch.advantages, batch.before), reference)
     model = program.model(params)
     return model.loss(batch.tokens, segments, batch.targets, batch.weights, dropout, program.layout, loss)
 

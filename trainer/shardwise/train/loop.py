@@ -6,7 +6,7 @@ and at the same step on every process.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,10 +17,9 @@ from shardwise.protocol.contract import Control, Phase
 from shardwise.protocol.evaluated import as_record
 from shardwise.train.bad_step_answer import answer
 from shardwise.train.bad_steps import Judge
+from shardwise.train.batches import Batches
 from shardwise.train.control import Controls
 from shardwise.train.evaluation import Evaluator, means_of_sets
-from shardwise.train.loader import Loader
-from shardwise.train.microbatches import Batch, Compared
 from shardwise.train.peers import Peers
 from shardwise.train.phases import Phases
 from shardwise.train.probe import Probe
@@ -75,22 +74,13 @@ class Loop:
         self._profiler = Profiler(start.job.spec.training.profile, directory.profile(peers.rank), rank=peers.rank)
         self._probe, self._mfu = Probe(start.kept), mfu_of_one_token_a_second
         self._program = start.program
-        left_out, batch = {*self._program.training.data.leave_out, *start.left_out}, self._program.training.batch
-        self._loader = Loader(
-            start.data.train.rows,
-            self._program.layout,
-            sequences=batch.sequences,
-            seq_len=self._program.config.seq_len,
-            left_out=left_out,
-            ramp_up=batch.ramp_up,
-            compares=self._program.training.has_unmatched,
-        )
+        left_out = {*self._program.training.data.leave_out, *start.left_out}
+        self._batches = Batches(start, left_out)
         self._judge = Judge.of(self._program.training, start.past, left_out)
         self._state: State = start.state
         self._completed_at = time.perf_counter()
         self._loss: float | None = None
         self._asked = Control.NONE
-        self._figures: dict[str, float] = {}
 
     def run(self) -> Outcome:
         """Train to the last step, or to an agreed stop; the last state is saved either way.
@@ -111,20 +101,20 @@ class Loop:
         self._completed_at = time.perf_counter()
         previous: _Dispatched | None = None
         asked = Control.NONE
-        for batch in self._batches(training.steps):
+        for batch in self._batches.of_all_steps(lambda: parameters(self._state)):
             number = (previous.number if previous else self._start.first_step) + 1
             step = self._start.steps[len(batch.tokens)]
             if self._profiler.starts_at(number):
                 self._complete(previous)
                 self._profile(partial(self._profiler.start, step))
             with jax.profiler.StepTraceAnnotation("train", step_num=number):
-                self._state, metrics = step(self._state, batch, self._control(), *self._limit(number))
+                self._state, metrics = step(self._state, batch, self._control(number), *self._limit(number))
             self._phases.dispatched(number)
-            self._phases.seconds["wait"] = self._loader.waited_seconds
+            self._phases.seconds["wait"] = self._batches.loader.waited_seconds
             dispatched = _Dispatched(number, metrics, batch.tokens.size)
             # The devices work on step `number` while this waits for the step before it, but where its weights are
             # what makes the next batch.
-            self._complete(previous, dispatched if self._start.completions else None)
+            self._complete(previous, dispatched if self._batches.completions else None)
             # All act here on what that asks for, even one that read it early, around its own trace; but not once more
             # on what was done after its dispatch.
             asked = self._asked if self._asked > asked else Control.NONE
@@ -154,26 +144,19 @@ class Loop:
         self._complete(previous)
         return self._finish(last, stopped=asked == Control.STOP and last < training.steps)
 
-    def _batches(self, stop: int) -> Iterator[Batch | Compared]:
-        """Yield the batches up to the last step: read ahead, or of completions that the model as it is makes."""
-        first, completions = self._start.first_step, self._start.completions
-        if completions is None:
-            yield from self._loader.ahead(first, stop)
-            return
-        for step in range(first, stop):
-            batch, self._figures = completions.batch(self._loader.number(step), parameters(self._state))
-            yield batch
-
     def _finish(self, last: int, *, stopped: bool) -> Outcome:
         self._saves.save_last(last, self._state, self._judge.past)
         digest = self._saves.digest(self._state)
         self._phases.switch_to(Phase.DONE)
         return Outcome(steps=last, loss=self._loss, digest=digest, stopped=stopped)
 
-    def _control(self) -> jax.Array:
-        """Put this process's control on each of its devices; the step returns the largest of all."""
+    def _control(self, number: int) -> jax.Array:
+        """Put this process's control on each of its devices; the step returns the largest of all.
+
+        Nothing is done between two steps on the same completions, with which a run could not go on.
+        """
         sharding = self._program.layout.control
-        own = np.full(1, self._controls.due(), np.int32)
+        own = np.full(1, self._controls.due() if self._batches.ends_at(number) else Control.NONE, np.int32)
         return jax.make_array_from_callback((self._program.layout.mesh.size,), sharding, lambda _: own)
 
     def _limit(self, number: int) -> list[jax.Array]:
@@ -198,16 +181,14 @@ class Loop:
         seconds, self._completed_at = now - self._completed_at, now
         verdict = self._judge.judge(step.number, values["loss"], values["grad_norm"])
         if verdict is not None:
-            event = self._judge.event(verdict, step.number, self._loader.number(step.number - 1), values)
+            event = self._judge.event(verdict, step.number, self._batches.number(step.number), values)
             answer(verdict, event, self._report, self._directory, self._peers)
         self._phases.completed(step.number, seconds)
         if verdict is None:
             self._loss = values["loss"]
             z_loss = self._program.training.loss.z_loss > 0
             record = step_record(values, step.num_tokens / seconds, seconds, self._mfu, z_loss=z_loss)
-            if self._start.completions:
-                record = self._start.completions.record(record, values, self._figures)
-            self._report.step(step.number, record)
+            self._report.step(step.number, self._batches.record(record, values))
         self._asked = Control(int(values["control"]))
 
     def _profile(self, switch: Callable[[], bool]) -> bool:
@@ -227,9 +208,9 @@ class Loop:
     def _evaluate(self, number: int) -> None:
         """Report means over the first batches of each set."""
         began = time.perf_counter()
-        programs, completions = self._start.evaluation, self._start.completions
-        rewarded = completions.means if completions else None
-        evaluator = partial(Evaluator, programs, loader=self._loader.of, beat=self._phases.beat, rewarded=rewarded)
+        programs, batches, beat = self._start.evaluation, self._batches, self._phases.beat
+        rewarded = batches.completions.means if batches.completions else None
+        evaluator = partial(Evaluator, programs, loader=batches.loader.of, beat=beat, rewarded=rewarded)
         with self._phases.entered(Phase.EVALUATE):
             means = means_of_sets(evaluator, self._program, self._state, self._start.evaluated)
         self._report.evaluated(number, as_record(means), time.perf_counter() - began)

@@ -36,6 +36,8 @@ class LossSums(NamedTuple):
     correct: Array
     """Weight of the tokens whose target has the largest logit, ties included."""
     weight: Array
+    clipped: Array | None = None
+    """Of completions: the tokens whose likelihood has changed so much already that they are left as they are."""
 
 
 class HeadLoss(NamedTuple):
@@ -194,7 +196,8 @@ def _slope_of_hidden(settings: HeadLoss, slope: Array) -> Array:
 
 
 def _summed(blocks: LossSums) -> LossSums:
-    return LossSums(*(sum_over_data(one.sum(), one.dtype) for one in blocks))
+    summed: LossSums = jax.tree.map(lambda one: sum_over_data(one.sum(), one.dtype), blocks)
+    return summed
 
 
 def _cut(tokens: Tokens, block_tokens: int) -> Tokens:

@@ -23,6 +23,8 @@ class Batch(NamedTuple):
     """int32: which document of its sequence a token belongs to."""
     advantages: Array | None = None
     """float32, of completions alone: by how much what a token is part of was better than the others of its prompt."""
+    before: Array | None = None
+    """float32, of completions that more than one step learns from: a token's cross entropy when they were made."""
 
 
 class Compared(NamedTuple):

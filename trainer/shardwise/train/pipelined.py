@@ -170,7 +170,7 @@ def _float32(params: Params) -> Params:
 
 def _summed(own: LossSums) -> LossSums:
     """Add the microbatches' sums up in their order, which is that of a step without a pipeline."""
-    zeros = LossSums(*(jnp.zeros(()) for _ in own))
+    zeros = jax.tree.map(lambda _: jnp.zeros(()), own)
     every = jax.tree.map(of_all_stages, own)
     sums: LossSums = jax.lax.scan(lambda total, one: (jax.tree.map(jnp.add, total, one), None), zeros, every)[0]
     return sums

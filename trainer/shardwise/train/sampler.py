@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, Self
+from typing import Generic, NamedTuple, Self, TypeVar
 
 import jax
 from jax.stages import Compiled
@@ -15,7 +15,7 @@ from shardwise.train.data.dataset import Dataset
 from shardwise.train.data.encodings import in_template
 from shardwise.train.data.prompts import Prompt
 from shardwise.train.data.tokenizer import Tokenizer
-from shardwise.train.decoder import Decoder, layout_of, num_parts, window_for
+from shardwise.train.decoder import Decoder, has_room, layout_within, num_parts, window_for
 from shardwise.train.decoding import lower_tokens, lower_weights, lower_window
 from shardwise.train.executables import Executables
 from shardwise.train.generate import MOST_ROWS, of_batches, wish_of
@@ -23,6 +23,7 @@ from shardwise.train.layout import Layout
 from shardwise.train.sampling import Sampling
 from shardwise.train.state import REFERENCE, Program, flat
 
+T = TypeVar("T")
 _SAMPLING = Sampling()
 """As the model has it, and no likelier tokens alone: the loss is of samples of what the model says."""
 
@@ -60,18 +61,38 @@ class Ending(NamedTuple):
         return next((stop for stop in places if list(tokens[stop - size : stop]) == self.tokens), None)
 
 
-class Programs(NamedTuple):
-    """What makes completions, compiled."""
+class Programs(NamedTuple, Generic[T]):
+    """What makes completions: compiled, lowered, or what lowers it."""
 
-    weights: Compiled
-    window: Compiled
-    tokens: Compiled
+    weights: T
+    window: T
+    tokens: T
 
 
-def rows_at_once(program: Program) -> int:
-    """Return how many completions are made at once, over all devices."""
-    parts = num_parts(program)
-    return padded(min(program.training.batch.sequences, MOST_ROWS * parts), parts)
+def room(program: Program, limit: int | None) -> tuple[int, Layout]:
+    """Return how many completions are made at once, over all devices, and where the weights for that are.
+
+    A device makes as many as it has rows of a microbatch, whose backward pass takes more memory, or `MOST_ROWS` if
+    those are fewer. For each token of all of them the weights are read once. Where `limit`, the bytes that a device
+    has, leaves no room for their caches beside the state, it is half as many, and again, down to `MOST_ROWS`.
+    """
+    batch, parts, state = program.training.batch, num_parts(program), list(flat(program.abstract()).values())
+    of_microbatch = batch.sequences // (batch.microbatches * program.layout.mesh.shape["replica"] * parts)
+    each = min(max(of_microbatch, MOST_ROWS), padded(batch.sequences, parts) // parts)
+    while each > MOST_ROWS and not has_room(limit, program, each * parts, state):
+        each = max(MOST_ROWS, each // 2)
+    return each * parts, layout_within(limit, program, each * parts, state)
+
+
+def lowering(
+    program: Program, layout: Layout, num_rows: int, window: int
+) -> Programs[Callable[[], jax.stages.Lowered]]:
+    """Return what lowers the programs, for so many prompts that are filled up to so many tokens."""
+    return Programs(
+        partial(lower_weights, program, layout),
+        partial(lower_window, program, layout, num_rows, window),
+        partial(lower_tokens, program, layout, num_rows, _SAMPLING),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,25 +104,37 @@ class Sampler:
     num_rows: int
     window: int
     ending: Ending
-    programs: Programs
+    programs: Programs[Compiled]
 
     @classmethod
     def compiling(
-        cls, program: Program, data: Dataset, longest: int, kept: Executables, pool: ThreadPoolExecutor
+        cls,
+        program: Program,
+        data: Dataset,
+        longest: int,
+        *,
+        limit: int | None,
+        kept: Executables,
+        pool: ThreadPoolExecutor,
     ) -> "Callable[[], Sampler]":
-        """Begin to load or compile its programs, for prompts of `longest` tokens; return a function that waits."""
-        training = program.training
-        num_rows = rows_at_once(program)
-        layout = layout_of(program, num_rows, flat(program.abstract()).values())
+        """Begin to load or compile its programs; return a function that waits for them.
+
+        Args:
+            program: of the job.
+            data: says how completions end.
+            longest: tokens of a prompt, at most.
+            limit: bytes of a device; None if the class does not say how many.
+            kept: has programs of earlier starts.
+            pool: compiles.
+
+        """
+        num_rows, layout = room(program, limit)
         window = window_for(program, longest)
-        lowered: dict[str, Callable[[], jax.stages.Lowered]] = {
-            "weights": partial(lower_weights, program, layout),
-            f"window-{window}": partial(lower_window, program, layout, num_rows, window),
-            "tokens": partial(lower_tokens, program, layout, num_rows, _SAMPLING),
-        }
-        ending = Ending.of(data.tokenizer, training.data.train[0].chat_template)
+        names, place = Programs("weights", f"window-{window}", "tokens"), f"{num_rows} {layout.parameters}"
+        ending = Ending.of(data.tokenizer, program.training.data.train[0].chat_template)
         coming: list[Future[Compiled]] = [
-            pool.submit(kept.get, f"sampling-{name}", lower) for name, lower in lowered.items()
+            pool.submit(kept.get, f"sampling-{name} {place}", lower)
+            for name, lower in zip(names, lowering(program, layout, num_rows, window), strict=True)
         ]
 
         def made() -> Sampler:

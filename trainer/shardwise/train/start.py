@@ -169,7 +169,7 @@ def start(
             data = prepared(training, peers, phases, show)
             evaluated = evaluated_on(training, data, program.config.seq_len, show, phases)
         same_data(data, evaluated, peers)
-        completions = completing(program, data, evaluated, kept, pool) if training.reinforcement else None
+        completions = completing(job, program, data, evaluated, kept, pool) if training.reinforcement else None
         base = Base.of(job, peers)
         own = identity(job, data_fingerprint=data.fingerprint) | (base.identity if base else {})
         newest = newest_of_run(run, job, root, orders, peers)

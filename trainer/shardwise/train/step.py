@@ -48,6 +48,8 @@ class Metrics(NamedTuple):
     """What a layer's busiest expert is given over what its experts are on average, in the layer where that is most."""
     idle_experts: Array | None
     """Share of the experts of all layers that no token picks. Both are of mixtures alone."""
+    clipped: Array | None
+    """Tokens whose ratio is clipped, of completions that several steps learn from."""
 
 
 def lower_step(program: Program, sequences: int | None = None) -> jax.stages.Lowered:
@@ -126,7 +128,8 @@ def _abstract_rows(program: Program, sequences: int | None = None) -> Batch:
     shape = (sequences or program.training.batch.sequences, program.config.seq_len)
     whole: Callable[..., Any] = partial(Abstract, shape, sharding=program.layout.batch)
     dtypes = [jnp.int32, jnp.int32, jnp.float32, jnp.int32]
-    return Batch(*(whole(dtype=dtype) for dtype in dtypes + [jnp.float32] * bool(program.training.reinforcement)))
+    more = bool(program.training.reinforcement) + program.training.clips
+    return Batch(*(whole(dtype=dtype) for dtype in dtypes + [jnp.float32] * more))
 
 
 def _abstract_controls(program: Program) -> Abstract:
@@ -155,6 +158,7 @@ def _step(
         control=controls.max(),
         busiest_expert=busiest(loads[LOADS]) if loads else None,
         idle_experts=(loads[LOADS] == 0).mean() if loads else None,
+        clipped=sums.clipped,
     )
     new = {"params": params, "optimizer": optimizer}
     if settings.average:

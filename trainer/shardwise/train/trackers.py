@@ -15,7 +15,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from shardwise.job.spec import TrainingJob
-from shardwise.job.spec.training import Tracking
+from shardwise.job.spec.tracking import Tracking
 from shardwise.protocol.errors import UsageError
 from shardwise.protocol.storage import first_line
 from shardwise.train import trackio_run

@@ -65,6 +65,24 @@ def prompts_fill_a_step(job: TrainingJob) -> Iterator[Problem]:
         yield wrong(path, part.sequences, "no rampUp with reinforcement", "take it out")
 
 
+def groups_of_steps_are_whole(job: TrainingJob) -> Iterator[Problem]:
+    """Require that a run ends, and saves, where it needs no completions that were made before."""
+    training = job.spec.training
+    if not training.clips:
+        return
+    assert training.reinforcement is not None
+    updates, checkpoint = training.reinforcement.updates, training.checkpoint
+    given: dict[str, int | None] = {
+        "steps": training.steps,
+        "checkpoint.everySteps": checkpoint.every_steps,
+        "checkpoint.local.everySteps": checkpoint.local.every_steps if checkpoint.local else None,
+    }
+    for name, value in given.items():
+        if value is not None and value % updates:
+            hint = f"take {any_of(multiples_near(value, updates))}"
+            yield wrong(f"{_PATH}.{name}", value, f"a multiple of reinforcement.updates {updates}", hint)
+
+
 def completions_fit(job: TrainingJob) -> Iterator[Problem]:
     """Require room for a prompt before the longest completion."""
     training = job.spec.training
@@ -113,6 +131,7 @@ RULES = (
     prompts_are_completed,
     prompts_have_no_answers,
     prompts_fill_a_step,
+    groups_of_steps_are_whole,
     completions_fit,
     rewards_have_one_source,
     divergence_has_a_reference,

@@ -14,7 +14,8 @@ from shardwise.job.spec.pod import Pod
 from shardwise.job.spec.program import Program
 from shardwise.job.spec.recovery import Recovery, Restarts
 from shardwise.job.spec.rope_scaling import RopeScaling
-from shardwise.job.spec.training import BadSteps, Checkpoint, Keep, Mesh, Profile, Training
+from shardwise.job.spec.tracking import Profile
+from shardwise.job.spec.training import BadSteps, Checkpoint, Keep, Mesh, Training
 
 __all__ = [
     "Average",

@@ -55,6 +55,15 @@ class Reinforcement(StrictModel):
         "tokens",
         description="Loss over all tokens (DAPO), the mean of each completion's (GRPO), or over maxTokens (Dr. GRPO).",
     )
+    updates: Annotated[int, Unit("steps")] = Field(
+        1, ge=1, le=64, description="Steps that are taken on completions of the same weights, each on its own part."
+    )
+    clip_low: Annotated[float, Unit("ratio")] = Field(
+        0.2, gt=0, lt=1, description="With updates: what got less likely by more than this is not pushed further down."
+    )
+    clip_high: Annotated[float, Unit("ratio")] = Field(
+        0.2, gt=0, le=100, description="With updates: what got likelier by more than this is not pushed further up."
+    )
     kl_weight: Annotated[float, Unit("ratio")] = Field(
         0.0, ge=0, le=100, description="Weight of the divergence from the model that the run began with; 0: none."
     )

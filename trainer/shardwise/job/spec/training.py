@@ -12,7 +12,7 @@ from shardwise.job.spec.loss import Loss
 from shardwise.job.spec.model import Model
 from shardwise.job.spec.optimizer import Optimizer
 from shardwise.job.spec.reinforcement import Reinforcement
-from shardwise.protocol.job_status import MAX_HOSTS
+from shardwise.job.spec.tracking import Profile, Tracking
 from shardwise.protocol.message import MAX_INT32
 from shardwise.protocol.strict_model import StrictModel
 
@@ -158,35 +158,6 @@ class Lora(StrictModel):
     )
 
 
-class Tracking(StrictModel):
-    """Where metrics go besides metrics.jsonl."""
-
-    tensorboard: bool = Field(False, description="Writes TensorBoard events into the run's logs.")
-    wandb_project: str | None = Field(
-        None, min_length=1, max_length=128, description="Weights & Biases project to log to."
-    )
-    mlflow_experiment: str | None = Field(
-        None, min_length=1, max_length=128, description="MLflow experiment to log to; MLFLOW_TRACKING_URI says where."
-    )
-    trackio_project: str | None = Field(
-        None,
-        min_length=1,
-        max_length=128,
-        description="trackio project to log to: in the run's logs, or where TRACKIO_SERVER_URL or _SPACE_ID says.",
-    )
-
-
-class Profile(StrictModel):
-    """A trace of a few steps, for xprof and Perfetto, in the run directory."""
-
-    steps: Annotated[tuple[Count, ...], Unit("steps")] = Field(
-        strict=False, min_length=2, max_length=2, description="First and last step of the trace."
-    )
-    ranks: tuple[Annotated[int, Field(ge=0, lt=MAX_HOSTS)], ...] = Field(
-        (0,), strict=False, min_length=1, max_length=64, description="Processes that trace, one for each host."
-    )
-
-
 class Training(StrictModel):
     """What is trained, on what, how, and for how long."""
 
@@ -232,14 +203,18 @@ class Training(StrictModel):
     @property
     def has_reference(self) -> bool:
         """Whether answers are compared with what the weights of startFrom make of them, beside the model."""
-        if self.reinforcement:
-            return self.reinforcement.kl_weight > 0
-        return self.learns_preferences and self.loss.compares
+        learning, compares = self.reinforcement, self.learns_preferences and self.loss.compares
+        return learning.kl_weight > 0 if learning else compares
 
     @property
     def has_unmatched(self) -> bool:
         """Whether a step looks at prompts with answers to others, too."""
         return self.learns_preferences and self.loss.preferences == "kto"
+
+    @property
+    def clips(self) -> bool:
+        """Whether several steps learn from the same completions, so that likelihoods have a ratio."""
+        return self.reinforcement is not None and self.reinforcement.updates > 1
 
     @property
     def more_forwards(self) -> int:
