@@ -99,7 +99,7 @@ def host(rank: int, port: str) -> None:
         first = number * training.batch.sequences + rank * share
         rows = data.train.rows(np.arange(first, first + share))
         place = program.layout.batch
-        batch = Batch(*(jax.make_array_from_process_local_data(place, getattr(rows, x)) for x in Batch._fields))
+        batch = Batch(*(jax.make_array_from_process_local_data(place, x) for x in vars(rows).values()))
         state, metrics = step(state, batch, idle)
         say(rank, step=number + 1, loss=float(metrics.loss))
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -105,9 +106,7 @@ def test_scores_are_those_of_each_choice_alone(mesh: str, model: tuple[str, ...]
     program = make_program(*words, *split, num_devices=devices)
     assert program.training.data.attend_across == "stream"
 
-    def loader(rows: Callable[..., object]) -> Loader:
-        return Loader(rows, program.layout, sequences=24, seq_len=64)  # type: ignore[arg-type]
-
+    loader = partial(Loader, layout=program.layout, sequences=24, seq_len=64)
     programs = Programs(questions=lower_token_losses(program).compile())
     model_of_run = Evaluator(programs, random_params(program), loader, lambda: None)
     found = model_of_run.means(Evaluated(name="asked", sequences=questions, batches=None))
