@@ -81,6 +81,17 @@ PAIRS = (
     DOCUMENTS,
     "startFrom={path: base, step: 0}",
 )
+ANSWERS = (
+    "data.train=[{name: answers, paths: [answers.jsonl], chatTemplate: chatml, labels: true}]",
+    DOCUMENTS,
+    "loss.preferences=kto",
+    "startFrom={path: base, step: 0}",
+)
+REWARDS = (
+    "data.train=[{name: asked, paths: [asked.jsonl], prompts: true}]",
+    "reinforcement={samples: 4, maxTokens: 128, updates: 2, klWeight: 0.1, reward: {pattern: '(a)'}}",
+    "startFrom={path: base, step: 0}",
+)
 ADAPTERS = "lora.rank=8"
 FOUR_LAYERS = ("model.layers=4", "batch={sequences: 64, microbatches: 2}")
 ON_HOST = ("model.remat=offload", "optimizer.memory=host")
@@ -134,6 +145,9 @@ ROWS = (
     Row("tpu-v6e", "2x4", 1, (*PAIRS, ADAPTERS, "mesh.tensor=2", "model.seqLen=512")),
     Row("tpu-v6e", "2x4", 1, (*PAIRS, "mesh.tensor=2", "model.seqLen=512")),
     Row("tpu-v6e", "2x4", 1, (*PAIRS, "loss={preferences: orpo, chosenWeight: 1}", "mesh.tensor=2")),
+    Row("tpu-v6e", "2x4", 1, (*ANSWERS, "mesh.tensor=2", "model.seqLen=512")),
+    Row("tpu-v6e", "2x4", 1, (*REWARDS, "mesh.tensor=2", "model.seqLen=512")),
+    Row("tpu-v6e", "2x4", 1, ("optimizer.average={decay: 0.999}", "mesh.tensor=2")),
     Row("tpu-v6e-4t", "2x4"),
     Row("tpu-v6e-4t", "2x2", 2, ("model.seqLen=96", "model.tiedHead=false", "model.dropout.residual=0.1")),
     Row("tpu-v7x", "2x2x1"),

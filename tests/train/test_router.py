@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.long import all_but
 from tests.train.conftest import run_here
 from tests.train.test_experts import MIXTURE, PRODUCTS
 from tests.train.test_meshes import batch_of, run_with_metrics
@@ -26,6 +27,12 @@ from shardwise.train.step import Metrics, lower_evaluation, lower_step
 
 Array = jax.Array
 MakeProgram = Callable[..., Program]
+SHORT = [
+    "context 2 x fsdp 2 x tensor 2",
+    "pipeline 2 x fsdp 2 x experts over 2, 4 microbatches",
+    "replica 2 x experts over 2 x tensor 2, no fsdp",
+]
+"""Of the meshes, each of whose axes is in one of these, what `make test` takes."""
 BIASED = (
     *MIXTURE,
     "model.experts.score=sigmoid",
@@ -199,7 +206,7 @@ def of_one_device() -> Known:
     return known
 
 
-@pytest.mark.parametrize("name", PRODUCTS)
+@pytest.mark.parametrize("name", all_but(SHORT, PRODUCTS))
 def test_biases_do_not_depend_on_the_mesh(make_program: MakeProgram, of_one_device: Known, name: str) -> None:
     """Every mesh has the losses and the biases of one device."""
     devices, words = PRODUCTS[name]
@@ -211,7 +218,8 @@ def test_biases_do_not_depend_on_the_mesh(make_program: MakeProgram, of_one_devi
     assert np.unique(np.abs(bias)).size > 2
 
 
-def test_first_blocks_with_one_mlp_do_not_depend_on_the_mesh(make_program: MakeProgram) -> None:
+@pytest.mark.parametrize("name", all_but(SHORT[:2], [name for name in PRODUCTS if "no fsdp" not in name]))
+def test_first_blocks_with_one_mlp_do_not_depend_on_the_mesh(make_program: MakeProgram, name: str) -> None:
     """Every mesh begins with the bits of one device, and has its losses; each kind of block has a stack of its own."""
     one = make_program(*DENSE, num_devices=1)
     shapes = {path: one.abstract()["params"][f"{path}.mlp.up.weight"].shape for path in ("dense_blocks", "blocks")}
@@ -219,11 +227,10 @@ def test_first_blocks_with_one_mlp_do_not_depend_on_the_mesh(make_program: MakeP
     assert shapes == {"dense_blocks": (1, 32, 48), "blocks": (2, 32, 8, 32)}
     digest, expected = run_with_metrics(one, num_steps=10)
     assert expected[-1].loss < expected[0].loss - 0.1
-    for name in [name for name in PRODUCTS if "no fsdp" not in name]:
-        devices, words = PRODUCTS[name]
-        found, metrics = run_with_metrics(make_program(*DENSE, *words, num_devices=devices), num_steps=10)
-        assert found == digest, name
-        np.testing.assert_allclose([m.loss for m in metrics], [m.loss for m in expected], rtol=1e-5, atol=0)
+    devices, words = PRODUCTS[name]
+    found, metrics = run_with_metrics(make_program(*DENSE, *words, num_devices=devices), num_steps=10)
+    assert found == digest
+    np.testing.assert_allclose([m.loss for m in metrics], [m.loss for m in expected], rtol=1e-5, atol=0)
 
 
 def test_first_blocks_run_ahead_of_a_pipeline(make_program: MakeProgram) -> None:
