@@ -191,6 +191,25 @@ def test_the_figures_belong_together(tmp_path: Path) -> None:
     assert plan["wire"]["tensor"]["bytes"] >= 0.99 * plan["wire"]["tensor"]["least"] > 0
 
 
+def test_what_makes_completions_must_fit_too(tmp_path: Path) -> None:
+    """A job that learns from rewards has their programs compiled; a long completion takes more than the step does."""
+    asked = "--set=training.data={tokenizer: byte, train: [{name: asked, paths: [a.jsonl], prompts: true}]}"
+    learning = "--set=training.reinforcement={samples: 4, maxTokens: 900, reward: {pattern: '(a)'}}"
+    words = [asked, learning, "--set=training.model.seqLen=1024", "--set=training.batch={sequences: 4}"]
+    plan = json.loads(_plan(tmp_path, "--json", *words, "--set=training.mesh={fsdp: false}").stdout)
+    made, memory = plan["completions"], plan["memory"]
+
+    assert (made["rows"], made["gathers"]) == (4, False)
+    assert made["caches"] == 2 * 2 * 1024 * 64 * 4  # keys and values of two layers, a row a device
+    assert made["total"] >= memory["parameters"] + memory["optimizer"] + made["weights"] + made["caches"]
+    assert plan["neededBytes"] == max(memory["total"], made["total"])
+    assert made["seconds"] == pytest.approx(900 * (made["weights"] + made["caches"]) / 10e9)
+    said = io.StringIO()
+    show(Plan.model_validate(plan), Console(file=said, width=200))
+    assert "completions before each step: 4 at once, with" in said.getvalue()
+    assert json.loads(_plan(tmp_path, "--json").stdout)["completions"] is None
+
+
 @pytest.mark.parametrize("fsdp", ["false", "true"])
 def test_data_moves_no_less_than_the_least(fsdp: str, tmp_path: Path) -> None:
     """Also where tensor splits a table of positions, of whose gradient a device has its own part alone."""

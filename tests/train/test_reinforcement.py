@@ -27,12 +27,13 @@ from shardwise.train.decoding import lower_weights, lower_window
 from shardwise.train.dropout import Dropout
 from shardwise.train.gradients import gradients
 from shardwise.train.lora import without_adapters
+from shardwise.train.memory import local_bytes
 from shardwise.train.metrics import records
 from shardwise.train.microbatches import Batch
 from shardwise.train.model import whole_table
 from shardwise.train.reinforcement import advantages_of
 from shardwise.train.sampler import room
-from shardwise.train.state import REFERENCE, Program, parameters
+from shardwise.train.state import REFERENCE, Program, flat, parameters
 
 MakeProgram = Callable[..., Program]
 KL_WEIGHT, MAX_TOKENS = 0.3, 9
@@ -153,6 +154,22 @@ def test_what_making_completions_holds_is_told(make_program: MakeProgram) -> Non
 
     assert rows == 24
     assert bytes_of(program, layout, rows) == (held(weights), held(batch.caches))
+
+
+def test_as_many_completions_are_made_at_once_as_there_is_room_for(make_program: MakeProgram) -> None:
+    """As a microbatch has rows; half as many while caches have no room, and last the weights are gathered instead."""
+    words = (*PLAIN, "batch.sequences=256", "mesh.tensor=2", "mesh.replica=2")
+    program = make_program(*words, "batch.microbatches=2")
+    state = local_bytes(flat(program.abstract()))
+    weights, caches = bytes_of(program, program.layout.whole_over_data(), 64)
+
+    assert room(program, None)[0] == room(program, 1 << 40)[0] == 64
+    assert room(make_program(*words), None)[0] == 128
+    assert room(make_program(*words, "batch.microbatches=8"), None)[0] == 16 * 2
+    rows, layout = room(program, int((state + weights + caches * 0.75) / 0.9))
+    assert (rows, layout.parameters) == (32, program.layout.whole_over_data().parameters)
+    rows, layout = room(program, weights)
+    assert (rows, layout.parameters) == (32, program.layout.parameters)
 
 
 # ---- runs
