@@ -66,6 +66,26 @@ def test_a_step_of_a_ramp_shows_its_own_sequences(tmp_path: Path, command: Comma
         ]
 
 
+def test_a_step_of_a_group_shows_its_own_prompts(tmp_path: Path, command: Command) -> None:
+    """Of completions that are made at once, those of its own part; what is left out is a group, for all its steps."""
+    lines = (json.dumps({"prompt": f"say {number}: ", "answer": ""}) for number in range(60))
+    (tmp_path / "asked.jsonl").write_text("\n".join(lines) + "\n")
+    source = f"{{name: asked, paths: [{tmp_path}/asked.jsonl], prompts: true}}"
+    learning = "training.reinforcement={samples: 8, maxTokens: 4, updates: 2, reward: {pattern: '(a)'}}"
+    directory = run_of(tmp_path, f"training.data={{train: [{source}], leaveOut: [0]}}", learning)
+    data = prepare(
+        load(directory / "job.yaml").spec.training.data,
+        Reading(seq_len=28, sequences=2, steps=100, seed=0),
+        cache_root=tmp_path / "cache",
+        watch=Watch(),
+    )
+    for step, batch, samples in ((1, 1, [4, 5]), (2, 1, [6, 7]), (3, 2, [8, 9])):
+        shown: dict[str, Any] = json.loads(command("data", str(directory), "--step", str(step), "--json").out)
+        assert shown["batch"] == batch
+        prompts = [bytes(prompt.tokens).decode() for prompt in data.train.prompts(np.array(samples))]
+        assert [row["text"] for row in shown["sequences"]] == prompts
+
+
 def test_conversations_are_shown_without_the_room_behind_them(tmp_path: Path, command: Command) -> None:
     """The text of a sequence is that of its conversations, and its targets are those of answers."""
     messages = '[{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]'

@@ -811,6 +811,16 @@ RULES = [
         ["given 9", "a multiple of reinforcement.updates 2", "take 8, 10"],
     ),
     (
+        f"training={{{LEARNING}, {WHOLE_STATE}, {REWARD}, updates: 3}}}}",
+        "spec.training.startFrom.step",
+        ["given 4", "a multiple of reinforcement.updates 3", "take 3, 6"],
+    ),
+    (
+        f"training={{{LEARNING}, {WHOLE_STATE.replace(', step: 4', '')}, {REWARD}, updates: 3}}}}",
+        "spec.training.startFrom.step",
+        ["given none", "a multiple of reinforcement.updates 3"],
+    ),
+    (
         f"training={{{LEARNING}, {REWARD}, updates: 3}}, checkpoint: {{everySteps: 4}}}}",
         "spec.training.checkpoint.everySteps",
         ["given 4", "a multiple of reinforcement.updates 3", "take 3, 6"],

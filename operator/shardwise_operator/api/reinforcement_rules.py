@@ -47,9 +47,11 @@ REINFORCEMENT_RULES = (
     _of_training(
         holds=f"{_UPDATES} == 1 || (self.steps % {_UPDATES} == 0 "
         f"&& self.?checkpoint.?everySteps.orValue(0) % {_UPDATES} == 0 "
-        f"&& self.?checkpoint.?local.?everySteps.orValue(0) % {_UPDATES} == 0)",
-        message="expected steps, checkpoint.everySteps and checkpoint.local.everySteps that are multiples of "
-        "reinforcement.updates",
+        f"&& self.?checkpoint.?local.?everySteps.orValue(0) % {_UPDATES} == 0 "
+        "&& (self.?startFrom.?restore.orValue('weights') == 'weights' "
+        f"|| self.?startFrom.?step.orValue(1) % {_UPDATES} == 0))",
+        message="expected steps, checkpoint.everySteps, checkpoint.local.everySteps and, with restore: all, "
+        "startFrom.step that are multiples of reinforcement.updates",
         field=".reinforcement.updates",
     ),
     _of_training(

@@ -43,20 +43,23 @@ def command(directory: RunDir, *, step: Of, as_json: Json = False) -> None:
     reading = Reading.of(training)
     watch = Watch(report=lambda line: errors.print(line, markup=False))
     data = prepare(training.data, reading, cache_root=cache_directory(), watch=watch)
-    number = _batch(directory, training, step)
-    rows = list(_rows(data, range(reading.sizes.before(number), reading.sizes.before(number + 1))))
+    number, part = _batch(directory, training, step)
+    rows = list(_rows(data, range(reading.sizes.before(part), reading.sizes.before(part + 1))))
     if as_json:
         typer.echo(json.dumps({"step": step, "batch": number, "sequences": rows}, ensure_ascii=False, indent=2))
         return
     console.print(_table(step, number, rows))
 
 
-def _batch(directory: Path, training: Training, step: int) -> int:
+def _batch(directory: Path, training: Training, step: int) -> tuple[int, int]:
+    """Return the number that leaveOut takes, and which part of all batches is the step's: the same, without updates."""
     from shardwise.train.data.order import batch_number
     from shardwise.train.run_directory import RunDirectory
 
     left_out = RunDirectory(directory, 0).read_left_out()
-    return batch_number(step - 1, {*training.data.leave_out, *left_out})
+    group, at = divmod(step - 1, training.updates)
+    number = batch_number(group, {*training.data.leave_out, *left_out})
+    return number, number * training.updates + at
 
 
 def _rows(data: "Dataset", samples: range) -> Iterator[dict[str, Any]]:

@@ -21,7 +21,7 @@ class Batches:
 
     def __init__(self, start: Start, left_out: Collection[int]) -> None:
         self._training, self._completions = start.program.training, start.completions
-        self._first_step, self._figures = start.first_step, dict[str, float]()
+        self._first_step, self._left_out, self._figures = start.first_step, left_out, dict[str, float]()
         self.loader = Loader(
             start.data.train.rows,
             start.program.layout,
@@ -43,24 +43,24 @@ class Batches:
         if self._completions is None:
             yield from self.loader.ahead(first, stop)
             return
-        for group in range(first // self._group, stop // self._group):
+        for group in range(first // self._training.updates, stop // self._training.updates):
             for made in self._completions.batches(self.loader.number(group), params()):
                 self._figures = made.figures
                 yield made.batch
 
     def number(self, step: int) -> int:
         """Return the number of the batch, or of the completions, that a step is taken on; steps count from 1."""
-        return self.loader.number((step - 1) // self._group)
+        return self.loader.number((step - 1) // self._training.updates)
+
+    def steps_left_out(self) -> set[int]:
+        """Return which batches would be left out if each were of one step."""
+        updates = self._training.updates
+        return {number * updates + part for number in self._left_out for part in range(updates)}
 
     def ends_at(self, step: int) -> bool:
         """Return whether nothing is left behind a step that a run would need to go on from there."""
-        return step % self._group == 0
+        return step % self._training.updates == 0
 
     def record(self, record: dict[str, float], values: Mapping[str, float]) -> dict[str, float]:
         """Return the numbers of the newest step, with those of its completions."""
         return self._completions.record(record, values, self._figures) if self._completions else record
-
-    @property
-    def _group(self) -> int:
-        """The steps that learn from completions of the same weights."""
-        return self._training.reinforcement.updates if self._training.reinforcement else 1

@@ -76,7 +76,7 @@ class Loop:
         self._program = start.program
         left_out = {*self._program.training.data.leave_out, *start.left_out}
         self._batches = Batches(start, left_out)
-        self._judge = Judge.of(self._program.training, start.past, left_out)
+        self._judge = Judge.of(self._program.training, start.past, self._batches.steps_left_out())
         self._state: State = start.state
         self._completed_at = time.perf_counter()
         self._loss: float | None = None

@@ -70,9 +70,11 @@ def groups_of_steps_are_whole(job: TrainingJob) -> Iterator[Problem]:
     training = job.spec.training
     if not training.clips:
         return
-    assert training.reinforcement is not None
-    updates, checkpoint = training.reinforcement.updates, training.checkpoint
+    updates, checkpoint, begins = training.updates, training.checkpoint, training.start_from
+    if begins and begins.restore == "all" and begins.step is None:
+        yield Problem(path=f"{_PATH}.startFrom.step", given="none", expected=f"a multiple of reinforcement.updates {updates}")
     given: dict[str, int | None] = {
+        "startFrom.step": begins.step if begins and begins.restore == "all" else None,
         "steps": training.steps,
         "checkpoint.everySteps": checkpoint.every_steps,
         "checkpoint.local.everySteps": checkpoint.local.every_steps if checkpoint.local else None,

@@ -212,9 +212,14 @@ class Training(StrictModel):
         return self.learns_preferences and self.loss.preferences == "kto"
 
     @property
+    def updates(self) -> int:
+        """Steps that learn from what the same weights have made, each from its own part; 1 of any other job."""
+        return self.reinforcement.updates if self.reinforcement else 1
+
+    @property
     def clips(self) -> bool:
-        """Whether several steps learn from the same completions, so that likelihoods have a ratio."""
-        return self.reinforcement is not None and self.reinforcement.updates > 1
+        """Whether weights have changed since a completion was made, so that likelihoods have a ratio."""
+        return self.updates > 1
 
     @property
     def more_forwards(self) -> int:
