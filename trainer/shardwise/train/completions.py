@@ -26,6 +26,7 @@ from shardwise.train.data.dataset import Dataset
 from shardwise.train.data.evaluation_sets import Evaluated
 from shardwise.train.data.prompts import Prompt
 from shardwise.train.data.sequences import HeldOutSet
+from shardwise.train.decoder import bytes_limit
 from shardwise.train.executables import Executables
 from shardwise.train.microbatches import Batch
 from shardwise.train.peers import Peers
@@ -199,7 +200,8 @@ def completing(
 ) -> Callable[[Peers, Phases], Completions]:
     """Begin to compile what makes completions; return a function that waits for it, and starts what rewards them."""
     sets = [one.sequences.longest for one in evaluated if one.has_prompts and isinstance(one.sequences, HeldOutSet)]
-    longest, limit = max([data.train.longest, *sets]), usable_bytes(job)
+    # What the class says first: it says the same at each start, and to the plan.
+    longest, limit = max([data.train.longest, *sets]), usable_bytes(job) or bytes_limit(program)
     sampler = Sampler.compiling(program, data, longest, limit=limit, kept=kept, pool=pool)
     scores = pool.submit(kept.get, "scores", partial(lower_token_losses, program)) if program.training.clips else None
 

@@ -104,9 +104,14 @@ def num_parts(program: Program) -> int:
 
 
 def layout_of(program: Program, num_rows: int) -> Layout:
-    """Return the layout for generation, on devices that say how much memory they have; simulated ones do not."""
-    known = program.layout.mesh.local_devices[0].memory_stats() or {}
-    return layout_within(known.get("bytes_limit"), program, num_rows, params_of(program).values())
+    """Return the layout for generation, on the devices of the program."""
+    return layout_within(bytes_limit(program), program, num_rows, params_of(program).values())
+
+
+def bytes_limit(program: Program) -> int | None:
+    """Return the bytes that a device says it has; None of simulated ones, which do not say it."""
+    known: dict[str, int] = program.layout.mesh.local_devices[0].memory_stats() or {}
+    return known.get("bytes_limit")
 
 
 def layout_within(limit: int | None, program: Program, num_rows: int, beside: Iterable[Any]) -> Layout:

@@ -72,7 +72,9 @@ def groups_of_steps_are_whole(job: TrainingJob) -> Iterator[Problem]:
         return
     updates, checkpoint, begins = training.updates, training.checkpoint, training.start_from
     if begins and begins.restore == "all" and begins.step is None:
-        yield Problem(path=f"{_PATH}.startFrom.step", given="none", expected=f"a multiple of reinforcement.updates {updates}")
+        yield Problem(
+            path=f"{_PATH}.startFrom.step", given="none", expected=f"a multiple of reinforcement.updates {updates}"
+        )
     given: dict[str, int | None] = {
         "startFrom.step": begins.step if begins and begins.restore == "all" else None,
         "steps": training.steps,
