@@ -15,9 +15,10 @@ from tests.train.conftest import SMALL
 from shardwise.job.load import loads
 from shardwise.job.resolve import resolve
 from shardwise.protocol.contract import Control
-from shardwise.train import loop
+from shardwise.train import batches
 from shardwise.train.bad_steps import NO_PAST
 from shardwise.train.control import Controls
+from shardwise.train.evaluation import Programs
 from shardwise.train.loop import Loop
 from shardwise.train.step import Metrics
 from shardwise.train.summary import Outcome
@@ -50,12 +51,13 @@ class _Process:
             job=job,
             program=SimpleNamespace(training=training, config=SimpleNamespace(seq_len=32), layout=layout),
             data=SimpleNamespace(train=SimpleNamespace(rows=None)),
-            state={},
+            state={"params": {}},
             first_step=0,
             own_step=None,
             past=NO_PAST,
             left_out=(),
-            evaluation=None,
+            evaluation=Programs(),
+            evaluated=(),
             completions=None,
             kept=None,
             steps={16: _Step(self)},
@@ -66,7 +68,7 @@ class _Process:
             directory=cast("Any", SimpleNamespace(profile=lambda rank: self.folder / str(rank))),
             controls=controls,
             phases=cast("Any", _Phases()),
-            report=cast("Any", SimpleNamespace(step=lambda *_: None, event=lambda _: None)),
+            report=cast("Any", SimpleNamespace(step=lambda *_: None, event=lambda _: None, evaluated=lambda *_: None)),
             saves=cast("Any", _Saves(self)),  # what is saved is another test's
             peers=cast("Any", SimpleNamespace(rank=self.rank)),
             mfu_of_one_token_a_second=0.0,
@@ -123,10 +125,12 @@ class _Saves:
         return ""
 
 
-class _Batches:
+class _Loader:
     waited_seconds = 0.0
 
     def __init__(self, *_: object, **__: object) -> None: ...
+
+    def of(self, *_: object, **__: object) -> None: ...
 
     def ahead(self, first: int, last: int) -> Iterator[Any]:
         return iter([SimpleNamespace(tokens=np.zeros((16, 32), np.int32))] * (last - first))
@@ -135,7 +139,7 @@ class _Batches:
 @pytest.fixture(autouse=True)
 def played(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have neither data nor traces."""
-    monkeypatch.setattr(loop, "Loader", _Batches)
+    monkeypatch.setattr(batches, "Loader", _Loader)
     monkeypatch.setattr(jax.profiler, "start_trace", lambda *_, **__: None)
     monkeypatch.setattr(jax.profiler, "stop_trace", lambda: None)
 
