@@ -9,7 +9,8 @@ from rich.console import Console
 from shardwise.plan.choice import Choice
 from shardwise.plan.result import Bound, HostMemory, MemoryUse, Moved, Plan, Weight
 from shardwise.plan.search import Found
-from shardwise.plan.show import show, why
+from shardwise.plan.show import show
+from shardwise.plan.show_search import why
 from shardwise.protocol.text import GIB
 
 

@@ -82,7 +82,8 @@ def command(
         report("loading JAX and the compilers")
         from shardwise.plan.pictures import draw
         from shardwise.plan.search import changes_to_write
-        from shardwise.plan.show import show, show_search
+        from shardwise.plan.show import show
+        from shardwise.plan.show_search import show_search
 
         made, found = _made(job, search=search, summary=summary, report=report)
         drawn = []

@@ -1,6 +1,6 @@
 """A plan for people, in the terminal; `pictures` draws the same."""
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator
 
 from rich import box
 from rich.console import Console
@@ -8,9 +8,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from shardwise.plan.result import Bound, Completions, HostMemory, Moved, Plan
-from shardwise.plan.search import Found
-from shardwise.protocol.text import GIB, MIB, size
+from shardwise.plan.result import Completions, HostMemory, Moved, Plan
+from shardwise.protocol.text import MIB, size
 from shardwise.train.mesh import DATA
 
 _BAR = 48
@@ -47,53 +46,7 @@ def show(plan: Plan, console: Console, *, weights: bool = False) -> None:
         console.print(Text(f"note: {note}", style="dim"), soft_wrap=True)
 
 
-def show_search(found: Sequence[Found], console: Console) -> None:
-    """Print the candidates of a search, best first, and why the best is best."""
-    columns = ("layout", "fits", "GiB", "least step", "MFU at most", "binds")
-    table = _table("Layouts, best first", columns, left=("layout", "fits", "binds"))
-    for one in found:
-        bound = one.plan.bound
-        table.add_row(
-            one.choice.words + (" (the job's own)" if one.is_own else ""),
-            "yes" if one.plan.fits else "no",
-            f"{one.plan.needed_bytes / GIB:,.1f}",
-            f"{bound.seconds * 1000:,.0f} ms" if bound else "",
-            f"{bound.mfu:.1%}" if bound else "",
-            bound.binds if bound else "",
-        )
-    console.print(table)
-    console.print(why(found))
-
-
-def why(found: Sequence[Found]) -> str:
-    """Return why the best layout of a search is best, beside the job's own."""
-    best, own = found[0], next(one for one in found if one.is_own)
-    if not best.plan.fits:
-        return f"None of them fits; {best.choice.words} needs the least memory."
-    if best.is_own or best.plan.bound is None:
-        return "The job's own layout is the best of them."
-    if not own.plan.fits:
-        return f"The job does not fit as it is; {best.choice.words} does."
-    assert own.plan.bound is not None, "it was compiled, as the best was"
-    gains = " and ".join(_gains(best.plan.bound, own.plan.bound))
-    share = 1 - best.plan.bound.seconds / own.plan.bound.seconds
-    by = f", by {gains}" if gains else ""
-    return f"{best.choice.words}: the least step is {share:.0%} shorter than the job's own{by}."
-
-
-def _gains(best: Bound, own: Bound) -> Iterator[str]:
-    terms: dict[str, Callable[[Bound], float]] = {
-        "arithmetic": lambda bound: bound.compute_seconds,
-        "reading and writing of memory": lambda bound: bound.memory_seconds,
-        "waiting for other devices": lambda bound: sum(bound.synchronous_seconds.values()),
-        "that moves beside it": lambda bound: sum(bound.asynchronous_seconds.values()),
-    }
-    for name, seconds in terms.items():
-        if seconds(best) < seconds(own) * 0.99:
-            yield f"less {name} ({seconds(best) * 1000:,.0f} for {seconds(own) * 1000:,.0f} ms)"
-
-
-def _table(title: str, columns: Iterable[str], left: Container[str]) -> Table:
+def table_of(title: str, columns: Iterable[str], left: Container[str]) -> Table:
     """Return a table of numbers, but for the columns on the left."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
     for name in columns:
@@ -157,7 +110,7 @@ def _memory(plan: Plan) -> Table:
 
 def _weights(plan: Plan) -> Table:
     left = ("weight", "axes / what splits them")
-    table = _table("Weights", (*left, "a device's part", "bytes of it"), left)
+    table = table_of("Weights", (*left, "a device's part", "bytes of it"), left)
     for row in plan.weights:
         splits = {axis: f" / {by}" for axis, by in row.split.items()}
         words = ", ".join(f"{axis} {length}{splits.get(axis, '')}" for axis, length in row.axes.items())
@@ -166,7 +119,7 @@ def _weights(plan: Plan) -> Table:
 
 
 def _wire(plan: Plan) -> Table:
-    table = _table("On the wire, a device and step", ("axis", "moved", "least", "ratio"), left=("axis",))
+    table = table_of("On the wire, a device and step", ("axis", "moved", "least", "ratio"), left=("axis",))
     for axis, wire in plan.wire.items():
         least = "" if wire.least is None else size(wire.least, 2)
         ratio = "" if wire.ratio is None else f"{wire.ratio:.3f}"
@@ -176,7 +129,7 @@ def _wire(plan: Plan) -> Table:
 
 def _collectives(plan: Plan) -> Table:
     left = ("kind", "over", "link", "format")
-    table = _table("Collectives", (*left, "times", "moved", "asynchronous"), left)
+    table = table_of("Collectives", (*left, "times", "moved", "asynchronous"), left)
     for row in plan.collectives[:_MOST_ROWS]:
         moved, over = size(row.wire_bytes, 2), _over(row, plan.mesh["dataInner"])
         table.add_row(row.kind, over, row.link, row.dtype, f"{row.count:,}", moved, _beside(row))
