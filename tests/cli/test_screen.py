@@ -77,12 +77,14 @@ def test_a_loss_that_is_no_number(tmp_path: Path) -> None:
 def test_what_is_said_in_one_line_each(tmp_path: Path) -> None:
     """Evaluations, checkpoints, mesh with memory, and each bad end with its cause, as on the page."""
     document = gather(make_run(tmp_path / "run")).model_copy(update={"set_losses": {"books": 3.25, "web": 4.0}})
-    document = document.model_copy(update={"set_answered": {"asked": 0.3751}, "set_rewards": {"sums": 0.25}})
+    document = document.model_copy(
+        update={"set_answered": {"asked": 0.3751}, "set_rewards": {"heldOut": 0.5, "sums": 0.25}}
+    )
     lines = drawn(document, None, Size(120, 50))
     for line in (
         "evaluated books 3.2500, web 4.0000",
         "answered right asked 37.5%",
-        "reward sums 0.2500",
+        "reward held-out 0.5000, sums 0.2500",
         "checkpoints step 4; the last took 1.5 s; training waited 0.25 s",
         "devices 4 as data 2 x tensor 2; the fullest holds 0.0 MiB in a step",
         "attempt 0 ended after 0:00:30: failure, rank 1 ended with signal SIGKILL",

@@ -136,7 +136,7 @@ def test_each_set_of_prompts_has_a_curve_of_rewards(tmp_path: Path) -> None:
         "sets": {"heldOut": of_prompts, "sums": {**of_prompts, "reward": -1.5}},
     }
     metrics = read(tmp_path / "metrics.jsonl", lines([step(1), evaluated]))
-    assert metrics.set_rewards() == {"held-out": 0.5, "sums": -1.5}
+    assert metrics.set_rewards() == {"heldOut": 0.5, "sums": -1.5}
     assert metrics.set_losses() == {}
     assert {"heldOutReward", "sums/reward"} <= {series.name for series in metrics.series()}
 

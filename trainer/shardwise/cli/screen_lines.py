@@ -6,6 +6,7 @@ from rich.text import Text
 
 from shardwise.page.document import AttemptTimes, MemoryRow, Notice, PageDocument
 from shardwise.protocol.eta import clock
+from shardwise.protocol.evaluated import HELD_OUT
 from shardwise.protocol.text import size
 
 _MOST_RESTARTS = 3
@@ -38,7 +39,8 @@ def _others(document: PageDocument) -> Iterator[Text]:
         right = (f"{name} {share:.1%}" for name, share in document.set_answered.items())
         yield _line("answered right", ", ".join(right))
     if document.set_rewards:
-        yield _line("reward", ", ".join(f"{name} {reward:.4f}" for name, reward in document.set_rewards.items()))
+        rewards = {"held-out" if name == HELD_OUT else name: reward for name, reward in document.set_rewards.items()}
+        yield _line("reward", ", ".join(f"{name} {reward:.4f}" for name, reward in rewards.items()))
     if document.saves:
         yield _line("checkpoints", _checkpoints(document))
     if document.devices:

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from shardwise.page.document import Evaluation, Series
 from shardwise.protocol.eta import RECENT_STEPS, of_each_step
+from shardwise.protocol.evaluated import HELD_OUT as HELD_OUT_SET
 from shardwise.protocol.evaluated import answered, by_name, results
 from shardwise.protocol.shared_files import line_of_run
 
@@ -158,9 +159,9 @@ class Metrics:
         return self._last_of_sets(SET_ANSWERED)
 
     def set_rewards(self) -> dict[str, float]:
-        """Return the last mean reward on each set of prompts; that of the held-out ones by `held-out`."""
+        """Return the last mean reward on each set of prompts; that of the held-out ones by a name that no set has."""
         held_out = self.last(HELD_OUT_REWARD) if HELD_OUT_REWARD in self.curves else None
-        return ({} if held_out is None else {"held-out": held_out}) | self._last_of_sets(SET_REWARD)
+        return ({} if held_out is None else {HELD_OUT_SET: held_out}) | self._last_of_sets(SET_REWARD)
 
     def _last_of_sets(self, end: str) -> dict[str, float]:
         names = [name for name in self.curves if name.endswith(end) and name not in self.others]

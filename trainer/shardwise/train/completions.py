@@ -42,7 +42,7 @@ _OF_EVALUATIONS = 1 << 31
 _ERRORS: Mapping[str, type[ShardwiseError]] = {each.__name__: each for each in (DataError, RewardError)}
 
 
-class Made(NamedTuple):
+class Part(NamedTuple):
     """A step's batch, and what metrics have of its completions."""
 
     batch: Batch
@@ -78,7 +78,7 @@ class Completions:
         self._sampler, self._rewards, self._peers, self._phases = sampler, rewards, peers, phases
         self._scores = scores
 
-    def batches(self, number: int, params: Mapping[str, jax.Array]) -> list[Made]:
+    def batches(self, number: int, params: Mapping[str, jax.Array]) -> list[Part]:
         """Return what the steps of a group learn from, each its own part; these are the weights that make it.
 
         Raises:
@@ -97,14 +97,14 @@ class Completions:
         parts, size = np.split(rewards, updates), self._training.batch.sequences
         return [self._made(params, made[i * size : (i + 1) * size], part) for i, part in enumerate(parts)]
 
-    def _made(self, params: Mapping[str, jax.Array], made: Sequence[Completion], rewards: NDArray[np.float64]) -> Made:
+    def _made(self, params: Mapping[str, jax.Array], made: Sequence[Completion], rewards: NDArray[np.float64]) -> Part:
         """Return what one step learns from; rewards are [prompt, sample]."""
         figures = _figures(rewards, made) | {"sameRewards": float((np.ptp(rewards, axis=1) == 0).mean())}
         batch = self._as_batch(made, advantages_of(rewards, self._learning).reshape(-1))
         if self._scores is None:
-            return Made(batch, figures)
+            return Part(batch, figures)
         losses = np.asarray(self._scores(without_copies(params), batch._replace(advantages=None)))
-        return Made(batch._replace(before=self._placed(losses)), figures)
+        return Part(batch._replace(before=self._placed(losses)), figures)
 
     def means(self, params: Mapping[str, jax.Array], one: Evaluated) -> dict[str, float]:
         """Return the means over a set of prompts, each of which is completed once, always by the same random numbers.

@@ -18,7 +18,7 @@ from shardwise.train.model import Gpt
 from shardwise.train.pipeline import of_all_stages
 from shardwise.train.pipelined import Microbatches, Stage
 from shardwise.train.preferences import apart, loss_of_head
-from shardwise.train.reinforcement import Made, completions_loss
+from shardwise.train.reinforcement import Sampled, completions_loss
 from shardwise.train.state import Program
 from shardwise.train.zigzag import straight
 
@@ -206,7 +206,7 @@ def _loss(
         loss = loss_of_head(settings, program.training, segments, reference, moved)
     else:
         assert batch.advantages is not None, "there are, of completions"
-        loss = partial(completions_loss, settings, learning, Made(batch.advantages, batch.before), reference)
+        loss = partial(completions_loss, settings, learning, Sampled(batch.advantages, batch.before), reference)
     model = program.model(params)
     return model.loss(batch.tokens, segments, batch.targets, batch.weights, dropout, program.layout, loss)
 

@@ -31,7 +31,7 @@ from shardwise.train.loss import Head, HeadLoss, LossSums, Tokens, head_loss, to
 Array = jax.Array
 
 
-class Made(NamedTuple):
+class Sampled(NamedTuple):
     """What is known of each token of completions since they were made: float32 [batch, position]."""
 
     advantages: Array
@@ -52,7 +52,7 @@ def advantages_of(rewards: NDArray[np.float64], learning: Reinforcement) -> NDAr
 
 
 def completions_loss(
-    settings: HeadLoss, learning: Reinforcement, made: Made, reference: Array | None, head: Head, tokens: Tokens
+    settings: HeadLoss, learning: Reinforcement, made: Sampled, reference: Array | None, head: Head, tokens: Tokens
 ) -> LossSums:
     """Return the sums over completions, each of which is a row; weights say which tokens are theirs.
 
@@ -92,7 +92,7 @@ def completions_loss(
     )
 
 
-def _clipped(learning: Reinforcement, made: Made, losses: Array) -> tuple[Array, Array, Array | None]:
+def _clipped(learning: Reinforcement, made: Sampled, losses: Array) -> tuple[Array, Array, Array | None]:
     """Return A * p / q where it is not clipped and 0 elsewhere, A * the clipped ratio, and where it is clipped."""
     if made.before is None:
         return made.advantages, made.advantages, None
