@@ -237,3 +237,36 @@ def test_there_must_be_text(run: Path, command: Command) -> None:
     ended = command("evaluate", str(run), "--set=training.evaluation.sets=[{name: x, paths: [nothing.txt]}]")
     assert ended.code == ExitCode.BAD_INPUT
     assert "nothing.txt" in ended.error
+
+
+def test_of_rewards_text_is_evaluated_as_in_training(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, process: Command, command: Command
+) -> None:
+    """Prompts, which the run completes itself, are left out; where there is nothing else, that is said."""
+    lines = (json.dumps({"prompt": f"say {number}: ", "answer": ""}) for number in range(40))
+    (tmp_path / "asked.jsonl").write_text("\n".join(lines) + "\n")
+    (tmp_path / "books.txt").write_text(BOOKS)
+    prompts = f"name: asked, paths: [{tmp_path}/asked.jsonl], prompts: true"
+    sets = f"sets: [{{name: books, paths: [{tmp_path}/books.txt]}}, {{{prompts}}}]"
+    directory = tmp_path / "run"
+    (directory / "logs").mkdir(parents=True)
+    (directory / ".lock").touch()
+    words = [
+        f"training.data={{train: [{{{prompts}}}], heldOut: 0.2}}",
+        f"training.evaluation={{everySteps: 2, batches: 99, {sets}}}",
+        "training.reinforcement={samples: 4, maxTokens: 4, reward: {pattern: '(a)'}}",
+        "training.model.layers=1",
+        "training.steps=2",
+    ]
+    with runs_here(tmp_path, tmp_path_factory):
+        assert run_here(directory, *words) == ExitCode.OK
+    (record,) = (line for line in records(directory / "metrics.jsonl") if line.get("event") == "evaluated")
+    ended = process("evaluate", str(directory), "--json", folder=tmp_path)
+    assert ended.code == 0, ended.error
+    found = json.loads(ended.out)["sets"]
+    assert list(found) == ["books"]
+    assert found["books"]["loss"] == pytest.approx(results(record)["books"]["loss"], rel=1e-5)
+
+    refused = command("evaluate", str(directory), "--set", "training.evaluation.sets=[]")
+    assert refused.code == ExitCode.USAGE
+    assert "no set of text or questions" in refused.error
