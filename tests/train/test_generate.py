@@ -9,12 +9,15 @@ import numpy as np
 import pytest
 from tests.train.small_gpt import Forward, forward_of, gpt2_config, gptj_config, program_of, random_params
 
+from shardwise.plan.collectives import _axes, _group, _kind
+from shardwise.plan.hlo import parse
 from shardwise.protocol.errors import NonFiniteError, ShardwiseError, UsageError
 from shardwise.train import decoder as decoders
 from shardwise.train import generate as generation
 from shardwise.train.config import GptConfig
 from shardwise.train.decoder import Decoder
-from shardwise.train.decoding import BLOCK
+from shardwise.train.decoding import lower_tokens
+from shardwise.train.decoding_arrays import BLOCK
 from shardwise.train.generate import Made, generate, generate_all
 from shardwise.train.sampling import Sampling
 from shardwise.train.state import Program
@@ -165,6 +168,39 @@ def test_every_family_on_every_mesh_is_the_whole_forward_pass(name: str, monkeyp
         made = list(generate_all(program, random_params(program), prompts, num_tokens=6, sampling=GREEDY))
         assert all_of(made, len(prompts)) == expected
         assert [part.sequence for part in made if part.is_last] == list(range(len(prompts)))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "mixture"])
+def test_each_replica_makes_its_own_rows(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device has its part of the rows of its replica alone; the text is that of one device, also where it ends early.
+
+    All that goes from replica to replica is the tokens of a block, once: a slow network may join them.
+    """
+    monkeypatch.setattr(decoders, "SHORTEST", 8)
+    config = FAMILIES[name]()
+    prompts = [PROMPT, [7], [3, 66, 21, 8, 9, 30, 2], [0] * 6, [4, 4]]
+    alone, apart = program_of(config), program_of(config, devices=8, mesh={"replica": 2, "tensor": 2})
+    params = random_params(apart)
+
+    def of(program: Program, **wish: Any) -> list[list[int]]:
+        made = generate_all(program, random_params(program), prompts, num_tokens=20, sampling=GREEDY, **wish)
+        return all_of(list(made), len(prompts))
+
+    whole = of(alone)
+    stop = whole[0][2]
+    decoder = Decoder.of(apart, params, GREEDY, len(prompts))
+    batch, _ = decoder.begin(prompts)
+    program = lower_tokens(apart, decoder.layout, decoder.num_rows, GREEDY).compile()
+    executed = parse(program.as_text()).executed()
+    moved = [(one.instruction, kind) for one in executed if (kind := _kind(one.instruction))]
+    across = [one.type for one, kind in moved if "replica" in _axes(_group(one, kind), apart.layout.mesh.shape)]
+
+    assert decoder.num_rows == 8
+    for x in jax.tree.leaves(batch):
+        assert x.sharding.shard_shape(x.shape)[0] == 2
+    assert of(apart) == whole
+    assert of(apart, stop=stop) == [row[: row.index(stop)] if stop in row else row for row in whole]
+    assert sorted(type_.partition("{")[0] for type_ in across) == ["pred[8]", f"s32[{BLOCK},8]"]
 
 
 def test_weights_that_do_not_fit_are_gathered_as_they_are_needed(

@@ -157,19 +157,22 @@ def test_what_making_completions_holds_is_told(make_program: MakeProgram) -> Non
 
 
 def test_as_many_completions_are_made_at_once_as_there_is_room_for(make_program: MakeProgram) -> None:
-    """As a microbatch has rows; half as many while caches have no room, and last the weights are gathered instead."""
+    """As a microbatch has rows, over all replicas.
+
+    Half as many while caches have no room, and last the weights are gathered instead.
+    """
     words = (*PLAIN, "batch.sequences=256", "mesh.tensor=2", "mesh.replica=2")
     program = make_program(*words, "batch.microbatches=2")
     state = local_bytes(flat(program.abstract()))
-    weights, caches = bytes_of(program, program.layout.whole_over_data(), 64)
+    weights, caches = bytes_of(program, program.layout.whole_over_data(), 128)
 
-    assert room(program, None)[0] == room(program, 1 << 40)[0] == 64
-    assert room(make_program(*words), None)[0] == 128
-    assert room(make_program(*words, "batch.microbatches=8"), None)[0] == 16 * 2
+    assert room(program, None)[0] == room(program, 1 << 40)[0] == 128
+    assert room(make_program(*words), None)[0] == 256
+    assert room(make_program(*words, "batch.microbatches=8"), None)[0] == 16 * 4
     rows, layout = room(program, int((state + weights + caches * 0.75) / 0.9))
-    assert (rows, layout.parameters) == (32, program.layout.whole_over_data().parameters)
+    assert (rows, layout.parameters) == (64, program.layout.whole_over_data().parameters)
     rows, layout = room(program, weights)
-    assert (rows, layout.parameters) == (32, program.layout.parameters)
+    assert (rows, layout.parameters) == (64, program.layout.parameters)
 
 
 # ---- runs

@@ -15,19 +15,8 @@ from jax.sharding import NamedSharding
 from numpy.typing import NDArray
 
 from shardwise.job.rounding import padded
-from shardwise.train.decoding import (
-    Batch,
-    Rows,
-    Wish,
-    cached_by,
-    caches_of,
-    lower_tokens,
-    lower_weights,
-    lower_window,
-    num_slots,
-    params_of,
-    weights_of,
-)
+from shardwise.train.decoding import lower_tokens, lower_weights, lower_window
+from shardwise.train.decoding_arrays import Batch, Rows, Wish, cached_by, caches_of, num_slots, params_of, weights_of
 from shardwise.train.layout import Layout
 from shardwise.train.mesh import DATA
 from shardwise.train.sampling import Sampling
@@ -58,7 +47,7 @@ class Decoder:
         """Cast and lay out the parameters, which are laid out as the program stores them; they may be dropped then."""
         assert program.layout.context == 1, "positions are in their own order"
         parts = num_parts(program)
-        num_rows = padded(num_sequences, parts)  # every part of `data` has as many rows
+        num_rows = padded(num_sequences, parts)  # every part has as many rows
         layout = layout_of(program, num_rows)
         weights = tuple(lower_weights(program, layout).compile()(dict(params)))
         return cls(program=program, layout=layout, sampling=sampling, num_rows=num_rows, weights=weights)
@@ -99,8 +88,8 @@ def window_for(program: Program, longest: int) -> int:
 
 
 def num_parts(program: Program) -> int:
-    """Return over how many parts of `data` a batch is split."""
-    return math.prod(program.layout.mesh.shape[axis] for axis in DATA)
+    """Return over how many parts a batch is split: those of `data` in each replica."""
+    return math.prod(program.layout.mesh.shape[axis] for axis in ("replica", *DATA))
 
 
 def layout_of(program: Program, num_rows: int) -> Layout:

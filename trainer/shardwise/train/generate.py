@@ -13,13 +13,13 @@ import numpy as np
 
 from shardwise.protocol.errors import NonFiniteError, UsageError
 from shardwise.train.decoder import Decoder, num_parts
-from shardwise.train.decoding import BLOCK, NOTHING, Rows, Wish, num_slots
+from shardwise.train.decoding_arrays import BLOCK, NOTHING, Rows, Wish, num_slots
 from shardwise.train.sampling import Sampling
 from shardwise.train.state import Program
 
 Array = jax.Array
 MOST_ROWS = 16
-"""Sequences at once on each part of `data`."""
+"""Sequences at once on each part of `data`, of each replica."""
 MOST_TOKENS = 2**31 - 1
 """Of one sequence: the device counts them in 32 bits."""
 
@@ -81,7 +81,7 @@ def generate_all(
     Args:
         program: of the model and of its layout.
         params: by path, laid out as the program stores them.
-        prompts: at least one token each. Batches of `MOST_ROWS` on each part of `data` are made one after another.
+        prompts: at least one token each. Batches of `MOST_ROWS` for each part of them are made one after another.
         num_tokens: the most to make of each.
         sampling: how a token is chosen.
         seed: of random numbers; 64 bits of it count.

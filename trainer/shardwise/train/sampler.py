@@ -77,7 +77,7 @@ def room(program: Program, limit: int | None) -> tuple[int, Layout]:
     has, leaves no room for their caches beside the state, it is half as many, and again, down to `MOST_ROWS`.
     """
     batch, parts, state = program.training.batch, num_parts(program), list(flat(program.abstract()).values())
-    of_microbatch = batch.sequences // (batch.microbatches * program.layout.mesh.shape["replica"] * parts)
+    of_microbatch = batch.sequences // (batch.microbatches * parts)
     each = min(max(of_microbatch, MOST_ROWS), padded(batch.sequences, parts) // parts)
     while each > MOST_ROWS and not has_room(limit, program, each * parts, state):
         each = max(MOST_ROWS, each // 2)
