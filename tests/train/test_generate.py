@@ -190,8 +190,8 @@ def test_each_replica_makes_its_own_rows(name: str, monkeypatch: pytest.MonkeyPa
     stop = whole[0][2]
     decoder = Decoder.of(apart, params, GREEDY, len(prompts))
     batch, _ = decoder.begin(prompts)
-    program = lower_tokens(apart, decoder.layout, decoder.num_rows, GREEDY).compile()
-    executed = parse(program.as_text()).executed()
+    program = lower_tokens(apart, decoder.layout, decoder.num_rows, GREEDY).compile().as_text() or ""
+    executed = parse(program).executed()
     moved = [(one.instruction, kind) for one in executed if (kind := _kind(one.instruction))]
     across = [one.type for one, kind in moved if "replica" in _axes(_group(one, kind), apart.layout.mesh.shape)]
 
