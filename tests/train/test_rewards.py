@@ -1,6 +1,9 @@
 """Rewards: an answer that a pattern finds, and a program that is asked, in every way in which it can fail."""
 
+import os
 import re
+import signal
+import subprocess
 import sys
 import time
 from itertools import pairwise
@@ -11,6 +14,7 @@ from typing import Any
 import pytest
 
 from shardwise.job.spec.reinforcement import Reward
+from shardwise.launcher.system.processes import readable, send_signal
 from shardwise.protocol.errors import DataError, RewardError
 from shardwise.train.rewards import Answer, Program, Rewards, rewards_of
 
@@ -132,3 +136,34 @@ def test_a_program_that_is_not_there(tmp_path: Path) -> None:
     """It is refused as the run starts."""
     with pytest.raises(DataError, match=r"cannot be started: No such file or directory"):
         rewards_of(Reward.model_validate({"command": [str(tmp_path / "none")]}))
+
+
+def test_a_program_that_hangs_ends_with_its_trainer() -> None:
+    """However a trainer with threads ends, of which nobody is told, and whatever the program heeds."""
+    judge = """
+    import os, signal, sys
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    next(sys.stdin)
+    print(os.getpid(), flush=True)
+    while True: signal.pause()
+    """
+    trainer = f"""
+    import sys, threading
+    from shardwise.job.spec.reinforcement import Reward
+    from shardwise.train.rewards import rewards_of
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+    rewards = rewards_of(Reward.model_validate({{"command": [sys.executable, "-c", {dedent(judge)!r}]}}))
+    print(int(rewards.of([{{"completion": ""}}], lambda: None)[0]), flush=True)
+    sys.stdin.read()
+    """
+    own = subprocess.Popen([sys.executable, "-c", dedent(trainer)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    with own:
+        assert own.stdout is not None
+        handle = os.pidfd_open(int(own.stdout.readline()))
+        try:
+            assert not readable(handle)
+            own.kill()
+            assert readable(handle, within_seconds=20)
+        finally:
+            send_signal(handle, signal.SIGKILL)
+            os.close(handle)

@@ -3,7 +3,7 @@
 A program is started once by each host, without a shell, and with the trainer's environment. It gets a line of JSON for
 each completion, the prompt's own line with the key `completion` beside, and answers each in turn with a number on a
 line of its own. What it writes to standard error is in the trainer's log. Its standard input is closed at the end of
-the run, or with the trainer that dies.
+the run. With a trainer that dies it is killed.
 """
 
 import json
@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 from shardwise.job.spec.reinforcement import Reward
 from shardwise.protocol.errors import DataError, RewardError
+from shardwise.protocol.parent import start_ending_with_this
 
 COMPLETION = "completion"
 _SHOWN_CHARS = 60
@@ -86,10 +87,10 @@ class Program:
     """A program that is asked. Its answers are read as they come, so that neither side waits for the other's pipe."""
 
     def __init__(self, reward: Reward) -> None:
-        """Start it."""
+        """Start it. To be called by the main thread."""
         self._command, self._seconds = reward.command, reward.within.seconds
         try:
-            self._process = subprocess.Popen(  # noqa: S603  the job's own words, without a shell
+            self._process = start_ending_with_this(
                 self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
             )
         except OSError as error:

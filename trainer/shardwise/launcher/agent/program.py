@@ -5,9 +5,7 @@ executes it in its own place: so the program is the agent's child, in a session 
 output. The kernel ends it when the agent ends.
 """
 
-import ctypes
 import os
-import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,9 +16,8 @@ from shardwise.job.spec import Program
 from shardwise.job.spec.program import command_of
 from shardwise.protocol.contract import ExitCode
 from shardwise.protocol.orders import wait_for_orders
+from shardwise.protocol.parent import default_signals, end_with
 from shardwise.protocol.program import variables, without_place
-
-_PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
@@ -33,17 +30,8 @@ def main() -> None:
     program = job.spec.program
     assert program is not None, "agents start this for jobs with a program"
     told = variables(job.metadata.name, orders, hang_after_seconds=job.spec.recovery.hang_after.seconds)
-    _end_with(agent)
+    end_with(agent)
     _become(program, {**without_place(os.environ), "PYTHONUNBUFFERED": "1", **told, **program.env})
-
-
-def _end_with(agent: int) -> None:
-    """Have the kernel end this process, and what it becomes, as soon as the agent has ended."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) was refused")
-    if os.getppid() != agent:  # it had ended before
-        sys.exit(ExitCode.FAILURE)
 
 
 def _become(program: Program, environment: Mapping[str, str]) -> None:
@@ -55,8 +43,7 @@ def _become(program: Program, environment: Mapping[str, str]) -> None:
     if program.workdir is not None:
         with _refused("workdir", program.workdir):
             os.chdir(program.workdir)
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and what is executed would inherit that
-        signal.signal(number, signal.SIG_DFL)
+    default_signals()
     with _refused("command", command[0]):
         os.execvpe(command[0], command, environment)  # noqa: S606  the program that the job names
 
