@@ -11,7 +11,8 @@ from shardwise.plan.result import Bound, HostMemory, MemoryUse, Moved, Plan, Wei
 from shardwise.plan.search import Found
 from shardwise.plan.show import show
 from shardwise.plan.show_search import why
-from shardwise.protocol.text import GIB
+from shardwise.protocol.text import GIB, size
+from shardwise.train.work import Work
 
 
 def _plan(inner: int, *axes: str) -> Plan:
@@ -165,3 +166,15 @@ def test_a_program_that_is_refused_by_a_hair_lacks_no_negative_memory(needed: fl
     shown = " ".join(_shown(_plan(1, "tensor").model_copy(update=sizes)).split())
 
     assert f"does not fit: needs {needed} GiB of {limit} GiB a device, and the compiler finds no room for it" in shown
+
+
+@pytest.mark.parametrize("needed", [31.24, 40.0])
+@pytest.mark.parametrize(
+    ("refused", "named"), [(Work.STEP, ""), (Work.COMPLETIONS, "the program that makes completions ")]
+)
+def test_a_program_beside_the_step_that_is_refused_is_named(needed: float, refused: Work, named: str) -> None:
+    """The step is what a plan is of; who reads of another's bytes must know it."""
+    sizes = {"needed_bytes": int(needed * GIB), "limit_bytes": int(31.25 * GIB), "fits": False, "refusal": "Used"}
+    shown = " ".join(_shown(_plan(1, "tensor").model_copy(update=sizes | {"refused": refused})).split())
+
+    assert f"does not fit: {named}needs {size(sizes['needed_bytes'], 2)} " in shown

@@ -22,6 +22,7 @@ from shardwise.train.host_memory import not_moved, on_hosts
 from shardwise.train.mesh import DATA
 from shardwise.train.pipeline import Schedule
 from shardwise.train.step import trace_step
+from shardwise.train.work import Work
 
 # Estimated from runs of eight jobs: what the loop, the other programs and all threads hold; how much more memory malloc
 # keeps than it has handed out; and how much of the copy that a save writes is left when the next step holds most.
@@ -39,7 +40,7 @@ def plan(job: TrainingJob) -> Plan:
         held = memory(step)
         made = completions(step, held)
     except OutOfMemoryError as error:
-        return _refused(job, str(error))
+        return _refused(job, error)
     needed = max(held.total, made.total if made else 0)
     rows = collectives(step.module, step.mesh)
     moved = [_moved(step, row) for row in rows]
@@ -90,16 +91,17 @@ def _bubble(step: Step) -> Bubble | None:
     return Bubble(ticks=schedule.ticks, idle_share=schedule.idle_share) if schedule.stages > 1 else None
 
 
-def _refused(job: TrainingJob, text: str) -> Plan:
+def _refused(job: TrainingJob, error: OutOfMemoryError) -> Plan:
     """Return what is still known of a program that XLA refuses for want of memory."""
     platform = accelerator_of(job.spec.hardware).spec.platform
     return Plan(
         **_about(job, kernel_of(job.spec.training, platform)),
         compiled_for="hardware",
         fits=False,
-        needed_bytes=needed_bytes(text) or 0,
+        needed_bytes=needed_bytes(str(error)) or 0,
         limit_bytes=usable_bytes(job),
-        refusal=text,
+        refusal=str(error),
+        refused=Work.of_error(error),
     )
 
 

@@ -28,6 +28,7 @@ from shardwise.train.memory import peak_bytes
 from shardwise.train.start import build
 from shardwise.train.state import COMPILED_QUICKLY, Program
 from shardwise.train.step import lower_step
+from shardwise.train.work import Work
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
@@ -93,7 +94,7 @@ class LoweredStep:
 
         """
         began = time.perf_counter()
-        compiled = compiled_in_words(self.lowered)
+        compiled = compiled_in_words(self.lowered, Work.STEP)
         ended = time.perf_counter()
         memory = compiled.memory_analysis()
         text = compiled.as_text()
@@ -114,12 +115,14 @@ class LoweredStep:
         )
 
 
-def compiled_in_words(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
-    """Compile a program; raise as `LoweredStep.compile` does."""
+def compiled_in_words(lowered: jax.stages.Lowered, work: Work) -> jax.stages.Compiled:
+    """Compile a program; raise as `LoweredStep.compile` does, an error that is of this (`Work.of_error`)."""
     try:
         return lowered.compile()
     except jax.errors.JaxRuntimeError as error:
-        raise _in_words(error) from error
+        told = _in_words(error, work)
+        told.add_note(work.note)
+        raise told from error
 
 
 def lowered_step(job: TrainingJob) -> LoweredStep:
@@ -175,11 +178,11 @@ def needed_bytes(text: str) -> int | None:
     return int(float(found[1]) * _UNITS[found[2]]) if found else None
 
 
-def _in_words(error: jax.errors.JaxRuntimeError) -> CompilerError | OutOfMemoryError:
+def _in_words(error: jax.errors.JaxRuntimeError, work: Work) -> CompilerError | OutOfMemoryError:
     text = first_line(error)
     if "RESOURCE_EXHAUSTED" in text:
         if needed_bytes(text) is not None:
             return OutOfMemoryError(text)
         # Such as of a chip's own memory, which a kernel exceeds: the second line says of which.
         text = " ".join([line.strip() for line in str(error).splitlines() if line.strip()][:2])
-    return CompilerError(f"XLA cannot compile the step for this hardware: {text}")
+    return CompilerError(f"XLA cannot compile {work} for this hardware: {text}")

@@ -7,6 +7,7 @@ from shardwise.plan.result import Completions, MemoryUse
 from shardwise.train.decoder import bytes_of, window_for
 from shardwise.train.memory import peak_bytes
 from shardwise.train.sampler import lowering, room
+from shardwise.train.work import Work
 
 
 def completions(step: Step, held: MemoryUse) -> Completions | None:
@@ -28,7 +29,7 @@ def completions(step: Step, held: MemoryUse) -> Completions | None:
     platform = program.layout.mesh.devices.flat[0].platform
     state, beside, codes = held.parameters + held.optimizer, list[int](), step.code_bytes
     for name, lower in lowering(program, layout, rows, window)._asdict().items():
-        analysis = compiled_in_words(lower()).memory_analysis()
+        analysis = compiled_in_words(lower(), Work.COMPLETIONS).memory_analysis()
         assert analysis is not None
         codes += analysis.generated_code_size_in_bytes
         # The parameters that weights are made of are a part of the state.

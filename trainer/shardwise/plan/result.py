@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
 from shardwise.protocol.pods import Verdict
+from shardwise.train.work import Work
 
 Link = Literal["ici", "nvlink", "network", "memory"]
 
@@ -183,7 +184,9 @@ class Plan(_Result):
     """On one device, the program included."""
     limit_bytes: int | None
     refusal: str | None = None
-    """XLA's message if it refused the program."""
+    """XLA's message if it refused a program."""
+    refused: Work | None = None
+    """Which one that was; `needed_bytes` are its."""
     change: str | None = None
     """For a job that does not fit: a change with which it does."""
     memory: MemoryUse | None = None

@@ -11,6 +11,7 @@ from rich.text import Text
 from shardwise.plan.result import Completions, HostMemory, Moved, Plan
 from shardwise.protocol.text import MIB, size
 from shardwise.train.mesh import DATA
+from shardwise.train.work import Work
 
 _BAR = 48
 _MOST_ROWS = 12
@@ -84,10 +85,13 @@ def _verdict(plan: Plan) -> str:
     if plan.fits:
         return f"\n[bold green]fits[/]: {needed} of {limit} a device ({plan.needed_bytes / plan.limit_bytes:.0%})"
     missing = plan.needed_bytes - plan.limit_bytes
+    needs = "needs" if plan.refused in (None, Work.STEP) else f"{plan.refused} needs"
     if plan.refusal and missing < MIB:  # the compiler rounds what it says
-        return f"\n[bold red]does not fit[/]: needs {needed} of {limit} a device, and the compiler finds no room for it"
+        return (
+            f"\n[bold red]does not fit[/]: {needs} {needed} of {limit} a device, and the compiler finds no room for it"
+        )
     more = size(missing, 2)
-    return f"\n[bold red]does not fit[/]: needs {needed} a device, {more} more than the {limit} that there are"
+    return f"\n[bold red]does not fit[/]: {needs} {needed} a device, {more} more than the {limit} that there are"
 
 
 def _bar(plan: Plan) -> Text:

@@ -36,6 +36,7 @@ from shardwise.train.rewards import COMPLETION, Rewards, rewards_of
 from shardwise.train.sampler import Completion, Sampler
 from shardwise.train.state import Program, without_copies
 from shardwise.train.step import lower_token_losses
+from shardwise.train.work import Work, told_of
 
 _OF_EVALUATIONS = 1 << 31
 """The number of the first batch of an evaluation, by which its random numbers are those of no step."""
@@ -103,7 +104,8 @@ class Completions:
         batch = self._as_batch(made, advantages_of(rewards, self._learning).reshape(-1))
         if self._scores is None:
             return Part(batch, figures)
-        losses = np.asarray(self._scores(without_copies(params), batch._replace(advantages=None)))
+        with told_of(Work.SCORES):
+            losses = np.asarray(self._scores(without_copies(params), batch._replace(advantages=None)))
         return Part(batch._replace(before=self._placed(losses)), figures)
 
     def means(self, params: Mapping[str, jax.Array], one: Evaluated) -> dict[str, float]:
@@ -141,6 +143,7 @@ class Completions:
         """End the program of rewards."""
         self._rewards.close()
 
+    @told_of(Work.COMPLETIONS)
     def _complete(self, params: Mapping[str, jax.Array], prompts: Sequence[Prompt], number: int) -> list[Completion]:
         def tell(num_made: int) -> None:
             self._phases.say(f"{num_made:,} of {len(prompts):,} completions")

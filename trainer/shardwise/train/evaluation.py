@@ -16,6 +16,7 @@ from shardwise.train.data.questions import QuestionSet
 from shardwise.train.loader import Loader
 from shardwise.train.state import Program, State, averaged, parameters, without_copies
 from shardwise.train.step import lower_evaluation, lower_evaluation_of_text, lower_token_losses
+from shardwise.train.work import Work, told_of
 
 Lower = Callable[..., jax.stages.Lowered]
 Rewarded = Callable[[State, Evaluated], dict[str, float]]
@@ -47,6 +48,7 @@ def asked_for(training: Training) -> dict[str, Lower]:
     return {name: lower[name] for name, due in is_due.items() if due}
 
 
+@told_of(Work.EVALUATION)
 def means_of_sets(
     evaluator: Callable[..., "Evaluator"], program: Program, state: State, sets: Sequence[Evaluated]
 ) -> dict[str, dict[str, float]]:

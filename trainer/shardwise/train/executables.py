@@ -42,6 +42,7 @@ from shardwise.train.bad_steps import Judge
 from shardwise.train.config import GptConfig
 from shardwise.train.devices import simulated
 from shardwise.train.optimizer import falls_to_the_last_step
+from shardwise.train.work import Work, told_of
 
 _CHANGES_NO_PROGRAM = {"data", "start_from", "checkpoint", "evaluation", "tracking", "bad_steps", "profile"}
 _TRACING = {"equinox", "jmp", "marin-haliax", "numpy", "optax"}
@@ -82,7 +83,8 @@ class Executables:
         """
         ids = None if devices is None else [device.id for device in devices]
         path = self._folder / hashlib.sha256(f"{name} {ids}".encode()).hexdigest()[:16]
-        return _load(path, self._key, devices) or self._compile_once(path, lower, devices)
+        with told_of(Work.of_program(name)):
+            return _load(path, self._key, devices) or self._compile_once(path, lower, devices)
 
     def _compile_once(self, path: Path, lower: Callable[[], Lowered], devices: Sequence[jax.Device] | None) -> Compiled:
         if not self._shares:

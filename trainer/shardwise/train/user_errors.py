@@ -19,6 +19,7 @@ from shardwise.job.spec import TrainingJob
 from shardwise.protocol.contract import ExitCode
 from shardwise.protocol.errors import CompilerError, DeviceError, OutOfMemoryError, PeerError, RunDirectoryError
 from shardwise.protocol.storage import first_line, in_words, may_pass
+from shardwise.train.work import Work
 
 _REFUSED = (errno.EFBIG, errno.EROFS)
 _PEER_IS_GONE = ("Gloo", "closed by peer", "NCCL", "nccl")
@@ -29,6 +30,12 @@ _DEVICE_HAS_FAILED = re.compile(
 )
 """What JAX, the TPU runtime and CUDA's driver report when no program is to blame. An illegal address is not included:
 a program can cause it."""
+_FOR_ROWS = "Raise batch.microbatches, lower batch.sequences or model.seqLen, or use more devices"
+_FOR_COMPLETIONS = (
+    "Raise batch.microbatches, since a device completes as many prompts at once as a microbatch has rows, down to a "
+    "least number; shorten model.seqLen, which is how long a cache of keys and values is, and with it "
+    "reinforcement.maxTokens; or use more devices"
+)
 _WRONG_FLAG = re.compile(r"No such compile option: '(\w+)'|While setting option (\w+), .*")  # XLA's texts
 
 
@@ -55,10 +62,7 @@ def user_errors(job: TrainingJob, directory: Path) -> Iterator[None]:
             raise CompilerError(_flag_message(job, wrong)) from error
         if not _is_out_of_memory(error):
             raise
-        raise OutOfMemoryError(
-            f"out of memory: {first_line(error) or 'the host has no memory left'}. Raise batch.microbatches, lower "
-            "batch.sequences or model.seqLen, or use more devices; committed checkpoints are untouched"
-        ) from error
+        raise OutOfMemoryError(_memory_message(error)) from error
 
 
 def exit_code_of(error: BaseException) -> ExitCode:
@@ -74,6 +78,14 @@ def exit_code_of(error: BaseException) -> ExitCode:
 
 def _is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)
+
+
+def _memory_message(error: BaseException) -> str:
+    work = Work.of_error(error)
+    where = f" for {work}" if work else ""
+    said = first_line(error) or "the host has no memory left"
+    change = _FOR_COMPLETIONS if work == Work.COMPLETIONS else _FOR_ROWS
+    return f"out of memory{where}: {said}. {change}; committed checkpoints are untouched"
 
 
 def _flag_message(job: TrainingJob, wrong: re.Match[str]) -> str:
