@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from shardwise.job.rounding import padded
 from shardwise.train.decoding import lower_tokens, lower_weights, lower_window
 from shardwise.train.decoding_arrays import Batch, Rows, Wish, cached_by, caches_of, num_slots, params_of, weights_of
+from shardwise.train.host_memory import is_on_host
 from shardwise.train.layout import Layout
 from shardwise.train.mesh import DATA
 from shardwise.train.sampling import Sampling
@@ -123,7 +124,7 @@ def has_room(limit: int | None, program: Program, num_rows: int, beside: Iterabl
     if limit is None:
         return True
     held = sum(bytes_of(program, program.layout.whole_over_data(), num_rows))
-    return held + _bytes_on_one(beside, None) <= _MEMORY_SHARE * limit
+    return held + _bytes_on_one((x for x in beside if not is_on_host(x.sharding)), None) <= _MEMORY_SHARE * limit
 
 
 def bytes_of(program: Program, layout: Layout, num_rows: int) -> tuple[int, int]:
