@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -239,10 +240,10 @@ def test_there_must_be_text(run: Path, command: Command) -> None:
     assert "nothing.txt" in ended.error
 
 
-def test_of_rewards_text_is_evaluated_as_in_training(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, process: Command, command: Command
+def test_of_rewards_all_is_evaluated_as_in_training(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, process: Command
 ) -> None:
-    """Prompts, which the run completes itself, are left out; where there is nothing else, that is said."""
+    """Held-out prompts and sets of them have what the run has recorded of that step, and so has text beside them."""
     lines = (json.dumps({"prompt": f"say {number}: ", "answer": ""}) for number in range(40))
     (tmp_path / "asked.jsonl").write_text("\n".join(lines) + "\n")
     (tmp_path / "books.txt").write_text(BOOKS)
@@ -254,7 +255,7 @@ def test_of_rewards_text_is_evaluated_as_in_training(
     words = [
         f"training.data={{train: [{{{prompts}}}], heldOut: 0.2}}",
         f"training.evaluation={{everySteps: 2, batches: 99, {sets}}}",
-        "training.reinforcement={samples: 4, maxTokens: 4, reward: {pattern: '(a)'}}",
+        "training.reinforcement={samples: 4, maxTokens: 4, reward: {pattern: '[ -Z]()'}}",
         "training.model.layers=1",
         "training.steps=2",
     ]
@@ -264,9 +265,24 @@ def test_of_rewards_text_is_evaluated_as_in_training(
     ended = process("evaluate", str(directory), "--json", folder=tmp_path)
     assert ended.code == 0, ended.error
     found = json.loads(ended.out)["sets"]
-    assert list(found) == ["books"]
-    assert found["books"]["loss"] == pytest.approx(results(record)["books"]["loss"], rel=1e-5)
+    recorded = results(record)
+    assert list(found) == ["heldOut", "books", "asked"]
+    assert found["books"]["loss"] == pytest.approx(recorded["books"]["loss"], rel=1e-5)
+    assert found["asked"]["prompts"] == 40
+    assert 0 < found["asked"]["reward"] < 1
+    for name in ("heldOut", "asked"):
+        assert found[name] == {key: recorded[name][key] for key in found[name]}
+        assert set(found[name]) == {"reward", "completionTokens", "cutCompletions", "prompts"}
 
-    refused = command("evaluate", str(directory), "--set", "training.evaluation.sets=[]")
-    assert refused.code == ExitCode.USAGE
-    assert "no set of text or questions" in refused.error
+    judge = "print(float(any(' ' <= each <= 'Z' for each in json.loads(line)['completion'])), flush=True)"
+    (tmp_path / "judge.py").write_text(f"import json, sys\nfor line in sys.stdin:\n    {judge}\n")
+    words = [
+        f"training.evaluation.sets=[{{{prompts}}}]",
+        "training.data.heldOut=0",
+        f"training.reinforcement.reward={{command: [{sys.executable}, judge.py]}}",
+    ]
+    ended = process("evaluate", str(directory), *(f"--set={word}" for word in words), folder=tmp_path)
+    assert ended.code == 0, ended.error
+    assert "evaluating asked: 40 prompts" in ended.error
+    assert "step 2, means over prompts" in ended.out
+    assert re.search(rf"asked +│ +{found['asked']['reward']:.4f} │", ended.out)

@@ -174,7 +174,8 @@ def test_a_program_that_is_refused_by_a_hair_lacks_no_negative_memory(needed: fl
 )
 def test_a_program_beside_the_step_that_is_refused_is_named(needed: float, refused: Work, named: str) -> None:
     """The step is what a plan is of; who reads of another's bytes must know it."""
-    sizes = {"needed_bytes": int(needed * GIB), "limit_bytes": int(31.25 * GIB), "fits": False, "refusal": "Used"}
-    shown = " ".join(_shown(_plan(1, "tensor").model_copy(update=sizes | {"refused": refused})).split())
+    told = {"limit_bytes": int(31.25 * GIB), "fits": False, "refusal": "Used", "refused": refused}
+    plan = _plan(1, "tensor").model_copy(update=told | {"needed_bytes": int(needed * GIB)})
+    shown = " ".join(_shown(plan).split())
 
-    assert f"does not fit: {named}needs {size(sizes['needed_bytes'], 2)} " in shown
+    assert f"does not fit: {named}needs {size(plan.needed_bytes, 2)} " in shown

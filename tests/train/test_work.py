@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -63,18 +64,8 @@ def completions(program: Program) -> Completions:
     """Completions for which a device has no memory."""
     nothing: Any = SimpleNamespace(train=SimpleNamespace(prompts=list))
     sampler: Any = SimpleNamespace(program=program, complete=exhausted)
-    return Completions(program.training, nothing, sampler, nothing, nothing, _Phases())
-
-
-class _Phases:
-    """Record nothing."""
-
-    def entered(self, _: object) -> "_Phases":
-        return self
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None: ...
+    phases: Any = SimpleNamespace(entered=lambda _: nullcontext())
+    return Completions(program.training, nothing, sampler, nothing, nothing, phases)
 
 
 def test_completions_without_memory_are_named(make_program: Callable[..., Program], tmp_path: Path) -> None:

@@ -22,7 +22,6 @@ from shardwise.cli.run_directory import RunDir
 from shardwise.cli.run_files import is_live, job_of, report_refused, root_of
 from shardwise.job import environment
 from shardwise.job.spec import Training, TrainingJob
-from shardwise.job.spec.data import EvaluationSet
 from shardwise.job.topology import mesh_shape
 from shardwise.protocol.cache import cache_directory
 from shardwise.protocol.errors import NonFiniteError, UsageError
@@ -36,13 +35,18 @@ _FORMATS = {
     "pairs": "{:,.0f}",
     "answers": "{:,.0f}",
     "questions": "{:,.0f}",
+    "reward": "{:.4f}",
+    "completionTokens": "{:,.1f}",
+    "cutCompletions": "{:.2%}",
+    "prompts": "{:,.0f}",
 }
 
 _PAIRS = ("pairs of answers", "pairs", "preferences")
 
-if TYPE_CHECKING:  # both import JAX
+if TYPE_CHECKING:  # all import JAX
     from shardwise.cli.saved_model import Model
     from shardwise.train.data.evaluation_sets import Evaluated
+    from shardwise.train.evaluation import Rewarded
 
 
 def command(
@@ -57,17 +61,17 @@ def command(
 
     The sets are the job's held-out documents and its training.evaluation.sets, or those that --set gives; all of each
     is read. Of a run that learns preferences it is loss and accuracy over its pairs or answers, and of sets with
-    questions: true how many are answered right. Prompts, which a run completes itself, are left out. The model runs on
-    the GPUs or TPU chips that the run's job names where this machine has them, or else on the processor.
+    questions: true how many are answered right. Prompts of a run that learns from rewards are completed and rewarded as
+    the run does. The model runs on the GPUs or TPU chips that the run's job names where this machine has them, or else
+    on the processor.
     """
     asked = job_of(directory, overrides or ())
     check_average(asked, asked=average)
     training = asked.spec.training
-    if not _held_out(training) and not _with_a_loss(training):
-        has = "neither data.heldOut nor training.evaluation.sets"
-        if training.reinforcement:
-            has = "no set of text or questions, and what its completions are worth the run alone evaluates"
-        raise UsageError(f"{directory}: its job has {has}; name {_named(training)}")
+    if not training.data.held_out and not training.evaluation.sets:
+        raise UsageError(
+            f"{directory}: its job has neither data.heldOut nor training.evaluation.sets; name {_named(training)}"
+        )
     console = Console(stderr=True, highlight=False, soft_wrap=True, style="dim")
     job = _in_batches(asked, on_this_machine(asked, live=is_live(directory), tell=console.print))
     environment.apply(job)
@@ -81,21 +85,13 @@ def command(
     part = AVERAGES if average else PARAMS
     model = load(job, root_of(job, directory), step=step, report=partial(report_refused, console), part=part)
     console.print(f"checkpoint of step {model.step}; compiling ...")
-    results = dict(_results(model, sets, console))
+    with _rewarding(job, model, sets, training, console) as rewarded:
+        results = dict(_results(model, sets, rewarded, console))
     if as_json:
         typer.echo(json.dumps({"step": model.step, "sets": results}, indent=2))
     else:
         for table in _tables(model.step, results):
             Console(highlight=False).print(table)
-
-
-def _held_out(training: Training) -> bool:
-    """Return whether the job holds out what has a loss, as prompts have none."""
-    return training.data.held_out > 0 and training.reinforcement is None
-
-
-def _with_a_loss(training: Training) -> list[EvaluationSet]:
-    return [one for one in training.evaluation.sets if not one.prompts]
 
 
 def _named(training: Training) -> str:
@@ -135,13 +131,31 @@ def _sets(job: TrainingJob, console: Console) -> "Iterator[Evaluated]":
         "cache_root": cache_directory(),
         "watch": Watch(report=partial(console.print, markup=False), beat=lambda: None),
     }
-    if _held_out(training):
-        yield open_held_out(training.data, **given)
+    completion = training.reinforcement.max_tokens if training.reinforcement else 0
+    if training.data.held_out > 0:
+        yield open_held_out(training.data, completion_tokens=completion, **given)
     packs = training.model.position == "rotary"
-    yield from open_sets(_with_a_loss(training), training.data, most=None, packs=packs, **given)
+    sets = training.evaluation.sets
+    yield from open_sets(sets, training.data, most=None, packs=packs, completion_tokens=completion, **given)
 
 
-def _results(model: "Model", sets: "list[Evaluated]", console: Console) -> Iterator[tuple[str, dict[str, float]]]:
+@contextmanager
+def _rewarding(
+    job: TrainingJob, model: "Model", sets: "list[Evaluated]", run: Training, console: Console
+) -> "Iterator[Rewarded | None]":
+    """Yield what rewards completions of prompts; None if there are no prompts."""
+    if not any(one.has_prompts for one in sets):
+        yield None
+        return
+    from shardwise.cli.evaluated_prompts import rewarding
+
+    with rewarding(job, model.program, sets, run, console) as rewarded:
+        yield rewarded
+
+
+def _results(
+    model: "Model", sets: "list[Evaluated]", rewarded: "Rewarded | None", console: Console
+) -> Iterator[tuple[str, dict[str, float]]]:
     from shardwise.train.evaluation import Evaluator, Programs, asked_for
     from shardwise.train.loader import Loader
 
@@ -149,6 +163,10 @@ def _results(model: "Model", sets: "list[Evaluated]", console: Console) -> Itera
     loader = partial(Loader, layout=program.layout, sequences=size, seq_len=program.config.seq_len)
     programs = Programs(**{name: lower(program).compile() for name, lower in asked_for(program.training).items()})
     for one in sets:
+        if one.has_prompts:
+            assert rewarded is not None, "there are prompts"
+            yield one.name, rewarded(model.params, one)
+            continue
         with _progress(console, one.name, one.num_batches(size)) as advance:
             means = Evaluator(programs, model.params, loader, advance, program.training.has_unmatched).means(one)
         if not math.isfinite(means["loss"]):
@@ -182,8 +200,8 @@ def _perplexity(loss: float) -> float:
 
 
 def _tables(step: int, results: Mapping[str, Mapping[str, float]]) -> Iterator[Table]:
-    """Yield a table of the sets of text, one of those of pairs or answers, and one of those of questions."""
-    kinds = ("questions", "pairs", "answers", "tokens")  # of questions there are tokens, too
+    """Yield a table of the sets of text, and one each of those of pairs or answers, of questions, and of prompts."""
+    kinds = ("prompts", "questions", "pairs", "answers", "tokens")  # of questions there are tokens, too
     for kind in reversed(kinds):
         found = {
             name: values for name, values in results.items() if next(each for each in kinds if each in values) == kind

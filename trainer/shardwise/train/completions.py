@@ -30,7 +30,7 @@ from shardwise.train.decoder import bytes_limit
 from shardwise.train.executables import Executables
 from shardwise.train.microbatches import Batch
 from shardwise.train.peers import Peers
-from shardwise.train.phases import Phases
+from shardwise.train.phases import Phases, Told
 from shardwise.train.reinforcement import advantages_of
 from shardwise.train.rewards import COMPLETION, Rewards, rewards_of
 from shardwise.train.sampler import Completion, Sampler
@@ -55,7 +55,7 @@ class Completions:
 
     Args:
         training: the job's.
-        data: its prompts.
+        data: its prompts; None if there are to be no batches.
         sampler: makes completions.
         rewards: say what they are worth.
         peers: the processes of the run; each asks for the rewards of some of the completions.
@@ -67,11 +67,11 @@ class Completions:
     def __init__(
         self,
         training: Training,
-        data: Dataset,
+        data: Dataset | None,
         sampler: Sampler,
         rewards: Rewards,
         peers: Peers,
-        phases: Phases,
+        phases: Told,
         scores: Callable[..., jax.Array] | None = None,
     ) -> None:
         assert training.reinforcement is not None
@@ -88,6 +88,7 @@ class Completions:
             NonFiniteError: the parameters give logits that are not numbers.
 
         """
+        assert self._data is not None, "given"
         samples, updates = self._learning.samples, self._learning.updates
         count = self._training.batch.sequences // samples * updates
         groups = self._data.train.prompts(np.arange(number * count, (number + 1) * count, dtype=np.int64))

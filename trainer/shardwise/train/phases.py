@@ -3,12 +3,26 @@
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Protocol
 
 from shardwise.protocol.contract import Phase, Progress, write_progress
 
 _BEAT_SECONDS = 1.0
+
+
+class Told(Protocol):
+    """Whoever is told what a process is doing, such as its `Phases`."""
+
+    def entered(self, phase: Phase, /) -> AbstractContextManager[None]:
+        """Enter a phase while the block runs."""
+
+    def say(self, text: str) -> None:
+        """Take what the phase is doing, for people."""
+
+    def beat(self) -> None:
+        """Take that the phase makes progress."""
 
 
 class Phases:

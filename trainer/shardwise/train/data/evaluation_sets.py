@@ -114,14 +114,19 @@ def _questions(one: EvaluationSet, data: Data, seq_len: int, cache_root: Path, w
     return questions
 
 
-def open_held_out(data: Data, *, seq_len: int, cache_root: Path, watch: Watch) -> Evaluated:
-    """Return all held-out documents of the training sources, to the last token; DataError if there are none."""
+def open_held_out(data: Data, *, seq_len: int, cache_root: Path, watch: Watch, completion_tokens: int = 0) -> Evaluated:
+    """Return all held-out documents of the training sources, to the last token; DataError if there are none.
+
+    Of a sequence prompts leave `completion_tokens`.
+    """
     streams = [opened.held_out for opened in _opened(data, cache_root, watch)]
-    sequences = cut_up(data.train, streams, data, seq_len, keeps_rest=True)
+    has_prompts = any(source.prompts for source in data.train)
+    sequences = cut_up(data.train, streams, data, seq_len - completion_tokens * has_prompts, keeps_rest=True)
     if not sum(sequences.count()):
         raise DataError(f"data.heldOut {data.held_out:g} has kept no document out of training; there is none to read")
     is_judged = any(source.is_judged for source in data.train)
-    return Evaluated(name=HELD_OUT, sequences=HeldOutSet(sequences), batches=None, is_judged=is_judged)
+    held_out = HeldOutSet(sequences)
+    return Evaluated(name=HELD_OUT, sequences=held_out, batches=None, is_judged=is_judged, has_prompts=has_prompts)
 
 
 def _too_little(source: Source, num_tokens: int, sequences: Sequences) -> str:
