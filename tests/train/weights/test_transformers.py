@@ -1,10 +1,15 @@
 """Every family against transformers: what it computed with these weights is recorded in `hf/`, by `hf/record.py`."""
 
 import json
+import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import equinox as eqx
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -16,6 +21,8 @@ from tests.train.weights.hf.exports import as_published
 from shardwise.job.spec.training import Lora
 from shardwise.protocol.errors import DataError
 from shardwise.train.generate import generate
+from shardwise.train.layout import axis_names, flatten
+from shardwise.train.lora import initial, is_adapter, merged
 from shardwise.train.sampling import Sampling
 from shardwise.train.weights import check_exportable, place, read, write, write_adapters
 
@@ -23,6 +30,8 @@ Weights = dict[str, NDArray[np.float32]]
 HF = Path(__file__).parent / "hf"
 RECORDINGS = sorted(path.stem for path in HF.glob("*.npz"))
 FLOAT32_ROUNDING = 1e-5
+SEVERAL = {"mlp.gate_up_proj": 6, "self_attn.qkv_proj": 6}
+"""The ranks of what several adapters of rank 3 make one."""
 LAYOUTS = {"one device": (1, {}), "fsdp 2 x tensor 2": (4, {"tensor": 2})}
 
 
@@ -150,11 +159,53 @@ def test_a_phi_is_exported_as_the_plainest_that_computes_it(
     assert check_exportable(read(recording(name).folder)[0]).name == family
 
 
-def test_adapters_of_joined_weights_are_not_exported_alone(
-    recording: Callable[[str], Recording], tmp_path: Path
+@pytest.mark.parametrize(
+    ("dtype", "ranks"),
+    [(np.float32, SEVERAL), (jnp.bfloat16, SEVERAL), (np.float32, {"mlp.gate_up_proj": 6})],
+    ids=["fewer keys", "bfloat16", "as many keys"],
+)
+def test_adapters_of_joined_weights_are_joined(
+    dtype: Any, ranks: dict[str, int], recording: Callable[[str], Recording], tmp_path: Path
 ) -> None:
-    """PEFT would look for one pair of matrices where two products have one each; nothing is written."""
+    """Added as PEFT adds them, with the rank and alpha of each module's name, they are the model that has them added.
+
+    Those of gate and up are two, and those of queries, keys and values too where there are fewer of the latter.
+    """
     config, _ = read(recording("phi3-longrope").folder)
-    with pytest.raises(DataError, match=r"self_attn\.qkv_proj.*export the model with them added"):
-        write_adapters(tmp_path / "adapters" / "adapter_model.safetensors", config, {}, {}, Lora(rank=2, alpha=4.0))
-    assert not (tmp_path / "adapters").exists()
+    assert config.num_kv_heads < config.num_heads
+    if "self_attn.qkv_proj" not in ranks:
+        config = replace(config, num_kv_heads=config.num_heads)
+    lora = Lora(rank=3, alpha=5.0, mlp=True)
+    template = eqx.filter_eval_shape(initial, config, lora, key=jax.eval_shape(jax.random.key, 0))
+    rng, shapes, names = np.random.default_rng(1), flatten(template), axis_names(template)
+    held = {path: rng.normal(0, 0.2, x.shape).astype(dtype) for path, x in shapes.items()}
+    adapters = {path: x for path, x in held.items() if is_adapter(path)}
+    plain = {path: x.astype(np.float32) for path, x in held.items() if path not in adapters}
+    added = {path: np.asarray(x) for path, x in merged(plain, adapters, names, lora).items()}
+    for where, parts in (("plain", plain), ("added", added)):
+        (tmp_path / where).mkdir()
+        write(tmp_path / where / "model.safetensors", config, parts.items())
+    (tmp_path / "peft").mkdir()
+    write_adapters(tmp_path / "peft" / "adapter_model.safetensors", config, adapters, names, lora)
+
+    before, after = (load_file(tmp_path / where / "model.safetensors") for where in ("plain", "added"))
+    factors = {key: x.astype(np.float64) for key, x in load_file(tmp_path / "peft/adapter_model.safetensors").items()}
+    known = json.loads((tmp_path / "peft" / "adapter_config.json").read_text())
+    assert sorted(known["target_modules"]) == [
+        "mlp.down_proj",
+        "mlp.gate_up_proj",
+        "self_attn.o_proj",
+        "self_attn.qkv_proj",
+    ]
+    assert known["rank_pattern"] == ranks
+    for tensor, x in after.items():
+        module = f"base_model.model.{tensor.removesuffix('.weight')}"
+        if (a := factors.pop(f"{module}.lora_A.weight", None)) is None:
+            assert np.array_equal(x, before[tensor]), tensor
+            continue
+        kind = next((each for each in known["rank_pattern"] if re.match(rf"(.*\.)?({each})$", module)), module)
+        rank, alpha = known["rank_pattern"].get(kind, known["r"]), known["alpha_pattern"].get(kind, known["lora_alpha"])
+        assert len(a) == rank
+        expected = before[tensor] + alpha / rank * factors.pop(f"{module}.lora_B.weight") @ a
+        np.testing.assert_allclose(x, expected, rtol=1e-5, atol=1e-6, err_msg=tensor)
+    assert not factors

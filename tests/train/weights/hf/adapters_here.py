@@ -16,15 +16,13 @@ from shardwise.train.config import GptConfig
 from shardwise.train.layout import axis_names, flatten
 from shardwise.train.lora import initial, is_adapter, merged
 from shardwise.train.model import Gpt
-from shardwise.train.weights import check_exportable, read, write, write_adapters
+from shardwise.train.weights import read, write, write_adapters
 
 
 def main() -> None:
     """Write NAME/adapters and NAME/merged below FOLDER for every model in FOLDER/published."""
     for published in sorted((Path(sys.argv[1]) / "published").iterdir()):
         out = Path(sys.argv[1]) / published.name
-        if check_exportable(read(published)[0]).joined:
-            continue  # there is no export of such adapters
         for folder in ("adapters", "merged"):
             (out / folder).mkdir()
         config, parameters = read(published)

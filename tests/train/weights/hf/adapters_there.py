@@ -27,7 +27,7 @@ def main() -> None:
 def _difference(published: Path, ours: Path) -> float:
     """Return by how much of rounding PEFT's logits differ from those of the merged model."""
     is_phi = json.loads((published / "config.json").read_text(encoding="utf-8"))["model_type"] == "phi3"
-    base = ours if is_phi else published  # its joined projections have no adapters of their own: see docs/job-file.md
+    base = ours if is_phi else published  # most are exported as Llama or Mistral, and so are their adapters
     plain = computed(loaded(base))["logits"]
     adapted = PeftModel.from_pretrained(loaded(base), ours / "adapters")
     found, expected = computed(adapted)["logits"], computed(loaded(ours / "merged"))["logits"]

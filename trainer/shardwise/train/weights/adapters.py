@@ -1,22 +1,28 @@
 """Adapters as PEFT's file of them: two matrices for each published one, and adapter_config.json.
 
 What is one product for us may be several published ones, as keys and values are: they get the same A, and each its part
-of B. A is [rank, in] and B [out, rank] for every kind of layer. Format: https://huggingface.co/docs/peft.
+of B. What is several for us may be one published one, as the queries, keys and values of a Phi are: it gets their A one
+above the other, and a B that has the part of each in the columns of its own A, and zeros beside. Its rank is then as
+many times ours as there are A, and so is its alpha: what PEFT multiplies by is their quotient.
+
+A is [rank, in] and B [out, rank] for every kind of layer. Format: https://huggingface.co/docs/peft.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from shardwise.job.spec.training import Lora
-from shardwise.protocol.errors import DataError
 from shardwise.train.axes import SPLIT_BY_FSDP
 from shardwise.train.config import GptConfig
 from shardwise.train.lora import RANK, factors_of
 from shardwise.train.optimizer import Names
 from shardwise.train.weights.family import Family
+from shardwise.train.weights.joined import Joined, joined_of
 from shardwise.train.weights.safetensors_file import Writer, replacing
 from shardwise.train.weights.tensors import Array, Tensor, tensors
 from shardwise.train.weights.writing import check_exportable, published_name
@@ -36,38 +42,44 @@ def write_adapters(path: Path, config: GptConfig, adapters: Mapping[str, Array],
         lora: what the adapters are.
 
     Raises:
-        DataError: a model of no published family, or of one whose files join what has adapters of its own here.
+        DataError: a model of no published family.
 
     """
     family = check_exportable(config)
-    if family.joined:
-        raise DataError(
-            f"{family.title}: its files hold several projections as one ({', '.join(family.joined)}), which have "
-            "adapters of their own each; export the model with them added"
-        )
-    matrices = dict(_matrices(family, config, adapters, names))
+    adapted = [tensor for tensor in tensors(family.rows, config).values() if factors_of(tensor.path)[0] in adapters]
+    modules = _modules(family, adapted)
+    matrices = {name: matrix for one in modules for name, matrix in _matrices(family, one, adapters, names)}
     with replacing(path) as file:
         dtype = next(iter(matrices.values())).dtype
         writer = Writer(file, {name: matrix.shape for name, matrix in matrices.items()}, dtype)
         for name, matrix in matrices.items():
             writer.put(name, matrix)
     with replacing(path.parent / CONFIG_FILE) as file:  # last, so that it never stands without them
-        file.write((json.dumps(_config(_adapted(family, config, adapters), names, lora), indent=2) + "\n").encode())
+        file.write((json.dumps(_config(modules, names, lora), indent=2) + "\n").encode())
 
 
-def _matrices(
-    family: Family, config: GptConfig, adapters: Mapping[str, Array], names: Names
-) -> Iterator[tuple[str, Array]]:
-    for tensor in _adapted(family, config, adapters):
-        module = f"base_model.model.{published_name(family, tensor.name).removesuffix(_WEIGHT)}"
-        a, b = (_ours(tensor, adapters[path], names[path]) for path in factors_of(tensor.path))
-        yield f"{module}.lora_A.weight", a
-        yield f"{module}.lora_B.weight", b.T
+def _modules(family: Family, adapted: Sequence[Tensor]) -> list[Joined]:
+    """Return the published tensors of weights that have adapters, most of which have one part."""
+    joined = joined_of(family, adapted)
+    parts = {part.name for one in joined for part in one.parts}
+    return [*joined, *(Joined(name=one.name, parts=(one,)) for one in adapted if one.name not in parts)]
 
 
-def _adapted(family: Family, config: GptConfig, adapters: Mapping[str, Array]) -> list[Tensor]:
-    """Return the published tensors of weights that have adapters."""
-    return [tensor for tensor in tensors(family.rows, config).values() if factors_of(tensor.path)[0] in adapters]
+def _matrices(family: Family, one: Joined, adapters: Mapping[str, Array], names: Names) -> Iterator[tuple[str, Array]]:
+    module = f"base_model.model.{published_name(family, one.name).removesuffix(_WEIGHT)}"
+    first, then, places = {}, [], _places(one)
+    for part in one.parts:
+        a, b = (_ours(part, adapters[path], names[path]) for path in factors_of(part.path))
+        first[part.path] = a
+        before, after = (len(a) * count for count in (places[part.path], len(places) - 1 - places[part.path]))
+        then.append(np.pad(b.T, ((0, 0), (before, after))))
+    yield f"{module}.lora_A.weight", np.concatenate(list(first.values()))
+    yield f"{module}.lora_B.weight", np.concatenate(then)
+
+
+def _places(one: Joined) -> dict[str, int]:
+    """Return which of the different A of a published tensor is that of each weight of ours, by its path."""
+    return {path: place for place, path in enumerate(dict.fromkeys(part.path for part in one.parts))}
 
 
 def _ours(tensor: Tensor, factor: Array, names: tuple[str, ...]) -> Array:
@@ -82,19 +94,26 @@ def _ours(tensor: Tensor, factor: Array, names: tuple[str, ...]) -> Array:
     return matrix if tensor.groups[0] == (side,) else matrix.transpose()
 
 
-def _config(adapted: list[Tensor], names: Names, lora: Lora) -> dict[str, Any]:
+def _config(modules: Sequence[Joined], names: Names, lora: Lora) -> dict[str, Any]:
+    assert lora.alpha is not None, "the job is resolved"
+    counts = {".".join(one.name.removesuffix(_WEIGHT).split(".")[-2:]): len(_places(one)) for one in modules}
+    several = {kind: count for kind, count in counts.items() if count > 1}
+    parts = [part for one in modules for part in one.parts]
     return {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "base_model_name_or_path": None,
         "r": lora.rank,
         "lora_alpha": lora.alpha,
+        # By the ends of names.
+        "rank_pattern": {kind: lora.rank * count for kind, count in several.items()},
+        "alpha_pattern": {kind: lora.alpha * count for kind, count in several.items()},
         "lora_dropout": 0.0,
         "bias": "none",
         # Whether matrices are [in, out], as GPT-2's are.
         "fan_in_fan_out": any(
-            tensor.groups[0] == ("embed",) and "embed" in names[factors_of(tensor.path)[0]] for tensor in adapted
+            part.groups[0] == ("embed",) and "embed" in names[factors_of(part.path)[0]] for part in parts
         ),
-        "target_modules": sorted({".".join(tensor.name.removesuffix(_WEIGHT).split(".")[-2:]) for tensor in adapted}),
+        "target_modules": sorted(counts),
         "inference_mode": True,
     }
