@@ -86,6 +86,7 @@ PHI3 = Family(
     fixed={"attention_bias": (False,)},
     windows="every",
     usual_window=None,
+    written=NO_PADDING,
     stretches=("longrope",),
     joined={
         "self_attn.qkv_proj": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
