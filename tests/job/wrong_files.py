@@ -601,13 +601,6 @@ RULES = [
         "spec.training.startFrom.restore",
         ["weights with lora, whose adapters begin anew"],
     ),
-    (
-        "training={lora: {rank: 8, mlp: true}, startFrom: {path: base, step: 0}, model: {preset: mixtral-8x7b}, "
-        + REST
-        + "}",
-        "spec.training.lora.mlp",
-        ["given true", "false with experts"],
-    ),
     ("training.lora={rank: 0}", "spec.training.lora.rank", ["given 0"]),
     ("training.profile={steps: [12, 10]}", "spec.training.profile.steps", ["given [12, 10]", "[10, 12] traces three"]),
     ("training.profile={steps: [99, 101]}", "spec.training.profile.steps", ["between 1 and the run's 100"]),

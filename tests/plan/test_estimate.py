@@ -35,6 +35,17 @@ def test_adapters_take_what_a_device_holds_of_them(mesh: str, heads: str) -> Non
     assert held < grown < 1.15 * held
 
 
+@pytest.mark.parametrize("mesh", ["{}", "{tensor: 2}", "{expert: 2}", "{expert: 4, fsdp: false}"])
+def test_adapters_of_experts_take_what_a_device_holds_of_them(mesh: str) -> None:
+    """Those of all experts, of the MLP beside them and first blocks, which are wide: by shardings of the state."""
+    changes = ("shared=64", "denseBlocks=10", "denseMlp=2048")
+    small, large = (mixture(mesh, *changes, lora=f"{{rank: {rank}, mlp: true}}") for rank in (8, 64))
+    grown = estimate(large).bytes - estimate(small).bytes
+
+    held = held_of(large) - held_of(small)
+    assert held < grown < 1.1 * held
+
+
 def test_a_rank_that_does_not_fit_is_not_estimated_as_small() -> None:
     """Adapters of rank 1024 beside Llama 8B are 10 GiB on each of four devices, and those of rank 16 are nothing."""
     words = (f"training.model={{{LLAMA_8B}}}", "training.batch={sequences: 16, microbatches: 4}")
@@ -145,11 +156,13 @@ def test_first_blocks_that_are_the_widest_are_gathered_whole() -> None:
     assert grown == held_of(large) - held_of(small) + (weights + activations) * (2**17 - 2**14)
 
 
-def mixture(mesh: str, *changes: str) -> TrainingJob:
-    """A job that trains a mixture behind first blocks with one MLP each, on four devices of TPU v6e."""
+def mixture(mesh: str, *changes: str, lora: str | None = None) -> TrainingJob:
+    """A job that trains a mixture behind first blocks with one MLP each, or adapters, on four devices of TPU v6e."""
     model = (
         "{layers: 40, heads: 4, embed: 256, mlp: 512, seqLen: 32, vocabSize: 1024, activation: swiglu, remat: full, "
         "mlpBias: false, experts: {count: 4, perToken: 2, denseBlocks: 20, denseMlp: 64}}"
     )
-    words = (f"training.model={model}", f"training.mesh={mesh}", "training.precision.compute=float32")
+    words = [f"training.model={model}", f"training.mesh={mesh}", "training.precision.compute=float32"]
+    if lora:
+        words += [f"training.lora={lora}", "training.startFrom={path: base, step: 0}"]
     return adapted(None, *words, *(f"training.model.experts.{change}" for change in changes))

@@ -15,7 +15,7 @@ from tests.train.test_meshes import LLAMA
 from tests.train.test_origin import folder, losses, params
 from tests.train.test_preferences import MESHES, _batch, _log_probabilities, _on, _params
 
-from shardwise.job.sizes import adapter_parameters
+from shardwise.job.adapter_sizes import adapter_parameters
 from shardwise.plan.flops import traced_flops
 from shardwise.protocol.contract import ExitCode
 from shardwise.train.data.sequences import Batch as Rows

@@ -16,9 +16,9 @@ from tests.train.test_meshes import LATENT, LLAMA, batch_of
 from tests.train.test_origin import folder, losses, params
 
 from shardwise.cli.saved_model import exported_parameters, load_model
+from shardwise.job.adapter_sizes import adapter_parameters
 from shardwise.job.load import loads
 from shardwise.job.resolve import resolve
-from shardwise.job.sizes import adapter_parameters
 from shardwise.job.spec import TrainingJob
 from shardwise.plan.flops import traced_flops
 from shardwise.protocol.contract import ExitCode

@@ -21,7 +21,7 @@ from shardwise.protocol.strict_model import StrictModel
 from shardwise_operator.api.cel import Rule, flag_rules, quoted
 from shardwise_operator.api.data_rules import DATA_RULES
 from shardwise_operator.api.mesh_rules import MESH_RULES
-from shardwise_operator.api.model_rules import MIXTURE_PRESETS, MODEL_RULES
+from shardwise_operator.api.model_rules import MODEL_RULES
 from shardwise_operator.api.preference_rules import JUDGED, NO_SETS, PREFERENCE_RULES
 from shardwise_operator.api.reinforcement_rules import REINFORCEMENT_RULES
 
@@ -82,12 +82,6 @@ _TRAINING_RULES = (
         holds="!has(self.lora) || (has(self.startFrom) && has(self.startFrom.step))",
         message="expected startFrom with a step with lora: the weights that adapters are for are read at each start",
         field=".startFrom",
-    ),
-    _of_training(
-        holds="!self.?lora.?mlp.orValue(false) "
-        f"|| !(has(self.model.experts) || self.model.?preset.orValue('') in {MIXTURE_PRESETS})",
-        message="expected false with experts, which have no adapters; leave it out",
-        field=".lora.mlp",
     ),
     _of_training(
         holds=f"{_WARMUP} < self.steps",

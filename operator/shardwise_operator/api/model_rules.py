@@ -50,9 +50,9 @@ _SIZED = quoted(preset for preset, fields in PRESETS.items() if "head_size" in f
 _SIZED_HEADS = f"has(self.headSize) || self.?preset.orValue('') in {_SIZED}"
 
 _MIXTURES = {preset: fields["experts"] for preset, fields in PRESETS.items() if "experts" in fields}
-MIXTURE_PRESETS = quoted(_MIXTURES)
+_MIXTURE_PRESETS = quoted(_MIXTURES)
 _SHARED_PRESETS = quoted(preset for preset, experts in _MIXTURES.items() if experts.shared)
-_NUMBERED = f"self.?preset.orValue('') in {MIXTURE_PRESETS} || (has(self.experts.count) && has(self.experts.perToken))"
+_NUMBERED = f"self.?preset.orValue('') in {_MIXTURE_PRESETS} || (has(self.experts.count) && has(self.experts.perToken))"
 
 
 def _of_experts(name: str) -> str:

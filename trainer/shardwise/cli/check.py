@@ -14,12 +14,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from shardwise.cli.command import Overrides
+from shardwise.job.adapter_sizes import adapter_parameters
 from shardwise.job.batch_sizes import BatchSizes
 from shardwise.job.device_words import slices_words
 from shardwise.job.explain import FieldRow, rows
 from shardwise.job.load import dump, load
 from shardwise.job.resolve import resolve
-from shardwise.job.sizes import adapter_parameters, num_parameters, num_parameters_of_a_token
+from shardwise.job.sizes import num_parameters, num_parameters_of_a_token
 from shardwise.job.spec import Model, Training, TrainingJob
 from shardwise.job.spec.program import command_of
 from shardwise.job.topology import mesh_shape, num_devices, num_hosts

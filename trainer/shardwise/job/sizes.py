@@ -11,7 +11,6 @@ Formula: Chowdhery et al., "PaLM" (2022), appendix B.
 
 from shardwise.job.latent_sizes import Products, products_of
 from shardwise.job.spec import Model
-from shardwise.job.spec.training import Lora
 
 GATED = ("swiglu", "geglu", "swiglu-clamped")
 """The activations that multiply a second product."""
@@ -40,34 +39,6 @@ def block_matrix_parameters(
     return attention + (3 if is_gated else 2) * embed * inside + routes * embed
 
 
-def block_adapter_parameters(
-    *,
-    rank: int,
-    embed: int,
-    heads: int,
-    kv_heads: int,
-    head_size: int,
-    mlp: int,
-    is_gated: bool,
-    products: Products = (),
-) -> tuple[int, int]:
-    """Count the parameters in the adapters of one block: of factors that FSDP splits, and of the others.
-
-    FSDP splits those that map from or to `embed`, or from a narrow vector of latent attention.
-
-    `mlp` is 0 where MLPs have none. What is one product has one adapter: queries, keys and values of as many heads, or
-    else keys and values.
-    """
-    values = heads * head_size
-    ins, of_ins = (1, 3 * values) if kv_heads == heads else (2, values + 2 * kv_heads * head_size)
-    of_mlp = (2 if is_gated else 1) + 1 if mlp else 0
-    by_fsdp, others = (ins + 1) * embed, of_ins + values
-    if products:
-        *into, (found, _) = products
-        by_fsdp, others = sum(side for side, _ in into) + embed, sum(outs for _, outs in into) + found
-    return rank * (by_fsdp + of_mlp * embed), rank * (others + of_mlp * mlp)
-
-
 def keys_seen_twice(layers: int, seq_len: int, window: int | None, pattern: int | None) -> int:
     """Return twice the keys that a token sees on average, summed over the layers."""
     if window is None or window >= seq_len:
@@ -91,7 +62,7 @@ def flops_per_token(
         matrix_parameters: in all matrices that it is multiplied with.
         values: heads x (head size + value size), as `attention_values` returns it.
         seen_twice: as `keys_seen_twice` returns it.
-        adapters: parameters of those that are trained in place of the matrices, or None.
+        adapters: parameters of those that it goes through and that are trained in place of the matrices, or None.
         more_forwards: how often a model goes forward beside that.
 
     """
@@ -133,26 +104,6 @@ def of_first_blocks(model: Model) -> tuple[Model, int]:
     if not experts or not experts.dense_blocks:
         return model, 0
     return model.model_copy(update={"experts": None, "mlp": experts.dense_mlp}), experts.dense_blocks
-
-
-def adapter_parameters(model: Model, lora: Lora | None) -> int | None:
-    """Count the parameters in the adapters of a resolved job, or return None of one that trains its weights."""
-    return None if lora is None else (model.layers or 0) * sum(block_adapters(model, lora))
-
-
-def block_adapters(model: Model, lora: Lora) -> tuple[int, int]:
-    """Count the parameters in the adapters of a block of a resolved model, as `block_adapter_parameters` does."""
-    embed, heads, kv_heads, head_size, mlp = _of_block(model)
-    return block_adapter_parameters(
-        rank=lora.rank,
-        embed=embed,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_size=head_size,
-        mlp=mlp if lora.mlp else 0,
-        is_gated=is_gated(model),
-        products=products_of(model),
-    )
 
 
 def inside_of_a_token(model: Model) -> int:

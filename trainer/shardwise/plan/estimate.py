@@ -6,12 +6,11 @@ from functools import cache
 from typing import NamedTuple
 
 from shardwise.job.accelerators import accelerator_of
+from shardwise.job.adapter_sizes import adapter_parameters
 from shardwise.job.latent_sizes import narrow_share
 from shardwise.job.sizes import (
-    adapter_parameters,
     all_block_matrices,
     attention_values,
-    block_adapters,
     flops_per_token,
     is_gated,
     values_of_heads,
@@ -58,13 +57,10 @@ def _bytes(training: Training, of: Sizes) -> float:
     params = training.precision.params
     trained = (2 if params == "bfloat16" else 4) + _state_bytes(training.optimizer, params) + 4  # and the gradient's
     kept = width if training.lora else trained + (width if training.has_reference else 0)  # a copy, as it was
-    # FSDP splits the factors of adapters that map from or to embed, and tensor the others.
-    by_embed, others = block_adapters(training.model, training.lora) if training.lora else (0, 0)
-    adapters = (by_embed / ways + others / tensor) * trained
     tokens = _tokens_at_once(training, of)
     layers = sum(kind.layers * _kept_of_a_layer(training.model, kind.inside, tensor) for kind in of.blocks)
     logits = min(training.loss.block_tokens, tokens) * of.vocab / tensor * (8 + width)
-    whole = (2 * of.whole_block + of.table) * width / tensor + 2 * (by_embed + others / tensor) * width
+    whole = (2 * of.whole_block + of.table) * width / tensor + 2 * of.whole_adapters * width
     if not training.lora:  # the gradient of the table that tokens are looked up in
         whole += of.vocab * of.embed * 4 / tensor
     ups = 3 if is_gated(training.model) else 2
@@ -77,7 +73,7 @@ def _bytes(training: Training, of: Sizes) -> float:
         working += of.shape.data_inner * tokens * of.embed * (2 * width + 8)
     at_once = Schedule.of(training).ticks if stages > 1 else 1
     activations = tokens * width * layers * at_once / training.mesh.pipeline_rounds
-    of_layers = (held * kept / tensor + of.layers * adapters + activations) / stages
+    of_layers = (held * kept / tensor + of.adapters_held(ways) * trained + activations) / stages
     return of_layers + of.table * kept / ways / tensor + logits + whole + working
 
 
@@ -134,7 +130,7 @@ def _seconds(training: Training, of: Sizes, spec: AcceleratorSpec, links: _Links
     model, shape, microbatches = training.model, of.shape, training.batch.microbatches
     total = training.batch.sequences * of.length
     matrices = all_block_matrices(model, of_a_token=True) + of.vocab * of.embed
-    adapters = adapter_parameters(model, training.lora)
+    adapters = adapter_parameters(model, training.lora, of_a_token=True)
     one = flops_per_token(
         matrix_parameters=matrices,
         values=attention_values(model),

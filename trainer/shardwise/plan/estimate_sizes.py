@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from shardwise.job.adapter_sizes import Factors, block_adapters, expert_adapters
 from shardwise.job.presets import padded_vocab_size, published_vocab_size
 from shardwise.job.sizes import (
     block_matrices,
@@ -12,6 +13,7 @@ from shardwise.job.sizes import (
     values_of_heads,
 )
 from shardwise.job.spec import Model, TrainingJob
+from shardwise.job.spec.training import Lora
 from shardwise.job.topology import MeshShape, mesh_shape
 
 
@@ -19,13 +21,15 @@ class Blocks(NamedTuple):
     """A number of blocks that are alike.
 
     `weights` are those of a block's matrices, of which `apart` are experts, if these are split over devices; `inside`
-    is the width of all MLPs that a token goes through in it.
+    is the width of all MLPs that a token goes through in it. Their adapters are counted likewise, if there are any.
     """
 
     layers: int
     weights: int
     apart: int
     inside: int
+    adapters: Factors
+    adapters_apart: Factors
 
 
 class Sizes(NamedTuple):
@@ -81,6 +85,30 @@ class Sizes(NamedTuple):
         """Return the same of the largest block."""
         return max(self._whole(kind) for kind in self.blocks)
 
+    def adapters_held(self, ways: int) -> float:
+        """Return the parameters that a device holds of adapters of all blocks, which FSDP splits in so many ways."""
+        tensor, inner = self.shape.tensor, self.shape.data_inner
+        return sum(
+            kind.layers
+            * (
+                kind.adapters.by_fsdp / ways
+                + kind.adapters.others / tensor
+                + kind.adapters_apart.by_fsdp / max(ways, inner)
+                + kind.adapters_apart.others / tensor / inner
+            )
+            for kind in self.blocks
+        )
+
+    @property
+    def whole_adapters(self) -> float:
+        """Return those that it has of a block where most are gathered."""
+        tensor, inner = self.shape.tensor, self.shape.data_inner
+        kinds = ((kind.adapters, kind.adapters_apart) for kind in self.blocks)
+        return max(
+            here.by_fsdp + here.others / tensor + (apart.by_fsdp + apart.others / tensor) / inner
+            for here, apart in kinds
+        )
+
     def _whole(self, kind: Blocks) -> float:
         return kind.weights - kind.apart * (1 - 1 / self.shape.data_inner)
 
@@ -95,7 +123,7 @@ def sizes_of(job: TrainingJob) -> Sizes:
     heads, kv_heads = values_of_heads(model)
     return Sizes(
         shape=shape,
-        blocks=tuple(_blocks(model, is_split=training.mesh.expert > 1)),
+        blocks=tuple(_blocks(model, training.lora, is_split=training.mesh.expert > 1)),
         embed=embed,
         length=length,
         heads=heads,
@@ -107,15 +135,18 @@ def sizes_of(job: TrainingJob) -> Sizes:
     )
 
 
-def _blocks(model: Model, *, is_split: bool) -> Iterator[Blocks]:
+def _blocks(model: Model, lora: Lora | None, *, is_split: bool) -> Iterator[Blocks]:
     """Yield the first blocks of a mixture, if they have one MLP each, and the others."""
     first, count = of_first_blocks(model)
     if count:
-        yield _alike(first, count, is_split=False)
-    yield _alike(model, (model.layers or 0) - count, is_split=is_split)
+        yield _alike(first, lora, count, is_split=False)
+    yield _alike(model, lora, (model.layers or 0) - count, is_split=is_split)
 
 
-def _alike(model: Model, count: int, *, is_split: bool) -> Blocks:
+def _alike(model: Model, lora: Lora | None, count: int, *, is_split: bool) -> Blocks:
     experts = (model.experts.count or 0) if model.experts and is_split else 0
     apart = experts * 3 * (model.embed or 0) * (model.mlp or 0)  # they are gated
-    return Blocks(count, block_matrices(model), apart, inside_of_a_token(model))
+    none = Factors(0, 0)
+    of_block, of_experts = (block_adapters(model, lora), expert_adapters(model, lora)) if lora else (none, none)
+    adapters = (of_block, of_experts) if is_split else (of_block.plus(of_experts), none)
+    return Blocks(count, block_matrices(model), apart, inside_of_a_token(model), *adapters)

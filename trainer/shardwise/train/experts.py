@@ -23,11 +23,11 @@ from haliax import NamedArray
 from shardwise.train import experts_apart, experts_gathered
 from shardwise.train.config import GptConfig
 from shardwise.train.expert_biases import Biases, biases_of_picks
-from shardwise.train.expert_products import Weights
+from shardwise.train.expert_weights import Matrix, Places, Weights
 from shardwise.train.experts_gathered import How
 from shardwise.train.experts_shared import HowShared, Shared
 from shardwise.train.layout import Layout
-from shardwise.train.linear import Linear
+from shardwise.train.linear import RANK, Linear
 from shardwise.train.mlp import Mlp
 from shardwise.train.router import routed
 
@@ -82,19 +82,17 @@ class Experts(eqx.Module):
         """Map {batch, position, embed} to the same."""
         x = x.rearrange(("batch", "position", "embed"))
         shares, picks = self._routed(x, layout)
-        names = [axis.name for axis in self.gate.weight.axes]
         how = How(
             activation=self.config.activation,
-            place=layout.placement(names, layout.dtype),
+            places=_places(self, layout),
             inside=layout.spec(("batch", "position", "embed"), layout.compute),
             stream=layout.partitions(x)[1],
             by_position=layout.splits_positions(x.resolve_axis("position").size),
-            has_biases=self.gate.bias is not None,
         )
         gate, shared = self._gate(x, layout), None
         if self.shared is not None:
-            of_shared = layout.placement([axis.name for axis in self.shared.up.weight.axes], layout.dtype)
-            how = how._replace(shared=HowShared(how.activation, of_shared, how.picks, how.rows))
+            of_shared = HowShared(how.activation, _places(self.shared, layout), how.picks, how.rows)
+            how = how._replace(shared=of_shared)
             shared = Shared(_weights(self.shared), None if gate is None else gate.array[..., None])
         mixed = experts_apart.mixed if layout.splits_experts else experts_gathered.mixed
         out = layout.leave(hax.named(mixed(how, x.array, shares, picks, _weights(self), shared), x.axes))
@@ -125,7 +123,29 @@ def _weights(of: Mlp | Experts) -> Weights:
     assert of.gate is not None, "the job's rules check it"
     gate, up = of.gate.bias, of.up.bias
     biases = None if gate is None or up is None else Biases(gate.array, up.array)
-    return Weights(of.gate.weight.array, of.up.weight.array, of.down.weight.array, biases)
+    return Weights(_matrix(of.gate), _matrix(of.up), _matrix(of.down), biases)
+
+
+def _matrix(of: Linear) -> Matrix:
+    return Matrix(of.weight.array, tuple(factor.array for factor in _factors(of)))
+
+
+def _factors(of: Linear) -> tuple[NamedArray, ...]:
+    """Return those of an adapter: {embed, ..., rank} with its scale, and {rank, ..., mlp}."""
+    if of.adapter is None:
+        return ()
+    a, b = of.adapter.a.weight, of.adapter.b.weight
+    of_embed, of_mlp = (a, b) if "embed" in {axis.name for axis in a.axes} else (b, a)
+    # In float32, as merged weights have it.
+    return of_embed.astype(jnp.float32) * of.adapter.scale, of_mlp.rearrange((RANK, ...))
+
+
+def _places(of: Mlp | Experts, layout: Layout) -> Places:
+    """Return where gate, up and down are; all are stored alike."""
+    weight, *factors = (
+        layout.placement([axis.name for axis in x.axes], layout.dtype) for x in (of.up.weight, *_factors(of.up))
+    )
+    return Places(weight, tuple(factors), has_biases=of.up.bias is not None)
 
 
 def counting(model: T, loads: Array) -> T:

@@ -18,9 +18,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from shardwise.train.collectives import gather_over, scatter_over, sum_over
-from shardwise.train.expert_biases import Biases
-from shardwise.train.expert_products import Weights, activated, computed, gate_and_up, gradients, whole_of
-from shardwise.train.experts_gathered import How, stored
+from shardwise.train.expert_products import activated, computed, gate_and_up, gradients
+from shardwise.train.expert_weights import Weights, no_gradients
+from shardwise.train.experts_gathered import How
 from shardwise.train.experts_shared import Shared, added, back, gathered, partition, partition_of_kept
 from shardwise.train.mesh import EXPERT, on_each_device
 from shardwise.train.picks import Rows
@@ -29,8 +29,8 @@ T = TypeVar("T")
 Array = jax.Array
 
 
-_Sums = tuple[Array, Array, list[Array], Biases | None]
-"""Of gradients: of tokens, shares, weights and biases."""
+_Sums = tuple[Array, Array, Weights]
+"""Of gradients: of tokens, shares and weights."""
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -41,7 +41,7 @@ def mixed(how: How, x: Array, shares: Array, picks: Array, weights: Weights, sha
 
 
 def _forward(how: How, x: Array, shares: Array, picks: Array, weights: Weights, shared: Shared | None):  # type: ignore[no-untyped-def]  # noqa: ANN202
-    whole, shared = whole_of(how.place, weights), gathered(how.shared, shared)
+    whole, shared = how.places.gathered(weights), gathered(how.shared, shared)
 
     def local(own: Array, shares: Array, picks: Array, weights: Weights, shared: Shared | None):  # type: ignore[no-untyped-def]  # noqa: ANN202
         x, shares, picks = _of_all(own, shares, picks)
@@ -50,7 +50,7 @@ def _forward(how: How, x: Array, shares: Array, picks: Array, weights: Weights, 
             return rows.added_to(out, computed(how.activation, rows, x, shares, weights)[0])
 
         out = _by_windows(_rows(picks, weights), add, jnp.zeros(x.shape, jnp.float32))
-        sums, kept = added(how.shared, _own(out, how.place.wire), own, shared)
+        sums, kept = added(how.shared, _own(out, how.places.wire), own, shared)
         return how.over_tensor(sums).astype(x.dtype), kept
 
     ins, outs = (*how.ins, partition(how.shared, shared)), (how.stream, partition_of_kept(how.shared))
@@ -64,31 +64,24 @@ def _backward(how: How, kept, grad: Array) -> tuple[Array, Array, None, Weights,
     def local(own, shares, picks, weights, shared, of_shared, own_grad):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
         x, shares, picks, grad = _of_all(own, shares, picks, own_grad)
 
-        biases = weights.biases
-
         def add(rows: Rows, sums: _Sums) -> _Sums:
             dealt = rows.dealt(x)  # gate and up again: kept, they would need rows for the worst case
             made = activated(how.activation, *gate_and_up(rows, dealt, weights))
             of_rows, of_shares, pairs = gradients(made, rows, x, shares, weights, grad)
-            of_weights = [of + rows.of_weight(*pair, jnp.float32) for of, pair in zip(sums[2], pairs, strict=True)]
-            of_biases = None if biases is None else jax.tree.map(jnp.add, sums[3], biases.gradients(rows, pairs))
-            return rows.added_to(sums[0], of_rows), sums[1] + of_shares, of_weights, of_biases
+            more = weights.gradients(rows, pairs, jnp.float32)
+            gate, up, down = (jax.tree.map(jnp.add, of, one) for of, one in zip(sums[2][:3], more, strict=True))
+            biases = jax.tree.map(jnp.add, sums[2].biases, weights.gradients_of_biases(rows, pairs))
+            return rows.added_to(sums[0], of_rows), sums[1] + of_shares, Weights(gate, up, down, biases)
 
-        size, experts, width = weights.up.shape
-        nothing = (
-            jnp.zeros(x.shape, jnp.float32),
-            jnp.zeros(shares.shape, jnp.float32),
-            [jnp.zeros((experts, size, width), jnp.float32)] * 3,
-            jax.tree.map(jnp.zeros_like, biases),
-        )
-        of_x, of_shares, of_weights, of_biases = _by_windows(_rows(picks, weights), add, nothing)
+        nothing = jnp.zeros(x.shape, jnp.float32), jnp.zeros(shares.shape, jnp.float32), no_gradients(weights)
+        of_x, of_shares, of_weights = _by_windows(_rows(picks, weights), add, nothing)
         of_shares = sum_over("tensor", _own(of_shares, of_shares.dtype), of_shares.dtype)
-        sums, of_shared = back(how.shared, _own(of_x, how.place.wire), own, shared, of_shared, own_grad)
+        sums, of_shared = back(how.shared, _own(of_x, how.places.wire), own, shared, of_shared, own_grad)
         of_x = how.over_tensor(sums).astype(x.dtype)
-        return of_x, of_shares, stored(how.place, of_weights, of_biases), of_shared
+        return of_x, of_shares, how.places.scattered(of_weights), of_shared
 
     ins = (*how.ins, partition(how.shared, shared), partition_of_kept(how.shared), how.inside)
-    outs = (how.stream, how.picks, how.alike(how.place.stored), partition(how.shared, shared, stored=True))
+    outs = (how.stream, how.picks, how.places.stored, partition(how.shared, shared, stored=True))
     of_x, of_shares, of_weights, of_shared = on_each_device(local, ins, outs)(*kept, grad)
     return of_x, of_shares, None, of_weights, of_shared
 
@@ -108,7 +101,7 @@ def _own(x: Array, wire: jnp.dtype) -> Array:
 
 def _rows(picks: Array, weights: Weights) -> Rows:
     """Sort the picks of all these devices' tokens: first those of the experts that are here."""
-    num_experts = weights.up.shape[1]
+    num_experts = weights.experts
     return Rows.of(picks - num_experts * lax.axis_index(EXPERT), num_experts)
 
 

@@ -10,10 +10,9 @@ import jax
 from jax.sharding import PartitionSpec
 
 from shardwise.train.collectives import scatter_over, sum_over
-from shardwise.train.expert_biases import Biases
-from shardwise.train.expert_products import Weights, activated, computed, gradients, whole_of
+from shardwise.train.expert_products import activated, computed, gradients
+from shardwise.train.expert_weights import Places, Weights
 from shardwise.train.experts_shared import HowShared, Shared, added, back, gathered, partition, partition_of_kept
-from shardwise.train.fsdp import Placement, scatter
 from shardwise.train.mesh import on_each_device
 from shardwise.train.picks import Rows
 
@@ -24,16 +23,14 @@ class How(NamedTuple):
     """How tokens go through experts."""
 
     activation: str
-    place: Placement
-    """Of each weight."""
+    places: Places
+    """Of the weights."""
     inside: PartitionSpec
     """The partition of what goes in."""
     stream: PartitionSpec
     """The partition of what comes out."""
     by_position: bool
     """Whether that is split by position over tensor."""
-    has_biases: bool = False
-    """Whether gate and up have biases."""
     shared: HowShared | None = None
     """How they go through the MLP of all tokens, if there is one."""
 
@@ -45,11 +42,7 @@ class How(NamedTuple):
     @property
     def ins(self) -> tuple[Any, ...]:
         """Return the partitions of tokens, shares, picks and gathered weights."""
-        return self.inside, self.picks, self.picks, self.alike(self.place.whole)
-
-    def alike(self, spec: Any) -> Weights:
-        """Return the partition of all three weights, and of biases."""
-        return Weights(spec, spec, spec, Biases.partition(self.place.whole) if self.has_biases else None)
+        return self.inside, self.picks, self.picks, self.places.whole
 
     @property
     def rows(self) -> PartitionSpec:
@@ -60,8 +53,8 @@ class How(NamedTuple):
     def over_tensor(self, x: Array) -> Array:
         """Sum [batch, position, embed] over tensor, into the stream."""
         if self.by_position:
-            return scatter_over("tensor", x, self.place.wire, dimension=1)
-        return sum_over("tensor", x, self.place.wire)
+            return scatter_over("tensor", x, self.places.wire, dimension=1)
+        return sum_over("tensor", x, self.places.wire)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -72,10 +65,10 @@ def mixed(how: How, x: Array, shares: Array, picks: Array, weights: Weights, sha
 
 
 def _forward(how: How, x: Array, shares: Array, picks: Array, weights: Weights, shared: Shared | None):  # type: ignore[no-untyped-def]  # noqa: ANN202
-    whole, shared = whole_of(how.place, weights), gathered(how.shared, shared)
+    whole, shared = how.places.gathered(weights), gathered(how.shared, shared)
 
     def local(x: Array, shares: Array, picks: Array, weights: Weights, shared: Shared | None):  # type: ignore[no-untyped-def]  # noqa: ANN202
-        rows = Rows.of(picks, weights.up.shape[1])
+        rows = Rows.of(picks, weights.experts)
         out, gate, up = computed(how.activation, rows, x, shares, weights)
         sums, kept = added(how.shared, rows.collected(out, x), x, shared)
         return how.over_tensor(sums).astype(x.dtype), (gate, up, kept)
@@ -91,28 +84,21 @@ def _backward(how: How, kept, grad: Array) -> tuple[Array, Array, None, Weights,
 
     def local(x, shares, picks, weights, shared, kept, grad):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
         gate, up, of_shared = kept
-        rows = Rows.of(picks, weights.up.shape[1])
+        rows = Rows.of(picks, weights.experts)
         activate = activated(how.activation, gate, up)
         of_rows, of_shares, pairs = gradients(activate, rows, x, shares, weights, grad)
-        of_weights = [rows.of_weight(*pair, how.place.wire) for pair in pairs]
-        of_biases = None if weights.biases is None else weights.biases.gradients(rows, pairs)
+        of_gate, of_up, of_down = weights.gradients(rows, pairs, how.places.wire)
+        of_weights = Weights(of_gate, of_up, of_down, weights.gradients_of_biases(rows, pairs))
         of_shares = sum_over("tensor", of_shares, of_shares.dtype)
         sums, of_shared = back(how.shared, rows.collected(of_rows, x), x, shared, of_shared, grad)
         of_x = how.over_tensor(sums).astype(x.dtype)
-        return of_x, of_shares, stored(how.place, of_weights, of_biases), of_shared
+        return of_x, of_shares, how.places.scattered(of_weights), of_shared
 
     of_kept = (how.rows, how.rows, partition_of_kept(how.shared))
     ins = (*how.ins, partition(how.shared, shared), of_kept, how.inside)
-    outs = (how.stream, how.picks, how.alike(how.place.stored), partition(how.shared, shared, stored=True))
+    outs = (how.stream, how.picks, how.places.stored, partition(how.shared, shared, stored=True))
     of_x, of_shares, of_weights, of_shared = on_each_device(local, ins, outs)(*kept, grad)
     return of_x, of_shares, None, of_weights, of_shared
 
 
 mixed.defvjp(_forward, _backward)
-
-
-def stored(place: Placement, of_weights: list[Array], of_biases: Biases | None) -> Weights:
-    """Sum gradients over data, and lay those of weights, [experts, embed, mlp], out as they are stored."""
-    over_data = None if of_biases is None else of_biases.summed(place)
-    gate, up, down = (scatter(place, one.transpose(1, 0, 2)) for one in of_weights)
-    return Weights(gate, up, down, over_data)

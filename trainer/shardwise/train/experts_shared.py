@@ -12,9 +12,8 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from shardwise.train.collectives import sum_over
-from shardwise.train.expert_biases import Biases
-from shardwise.train.expert_products import Weights, activated, computed, gradients, whole_of
-from shardwise.train.fsdp import Placement, scatter
+from shardwise.train.expert_products import activated, computed, gradients
+from shardwise.train.expert_weights import Places, Weights
 from shardwise.train.picks import AllRows
 
 Array = jax.Array
@@ -34,8 +33,8 @@ class HowShared(NamedTuple):
     """How tokens go through it."""
 
     activation: str
-    place: Placement
-    """Of each weight, [embed, shared]."""
+    places: Places
+    """Of its weights."""
     share: PartitionSpec
     """The partition of [batch, position, 1]."""
     rows: PartitionSpec
@@ -49,16 +48,15 @@ def gathered(how: HowShared | None, shared: Shared | None) -> Shared | None:
     """Gather the weights."""
     if how is None or shared is None:
         return None
-    return Shared(whole_of(how.place, shared.weights), shared.share)
+    return Shared(how.places.gathered(shared.weights), shared.share)
 
 
 def partition(how: HowShared | None, shared: Shared | None, *, stored: bool = False) -> Any:
     """Return the partitions of gathered weights, or of stored ones, with those of all else."""
     if how is None or shared is None:
         return None
-    spec: Any = how.place.stored if stored else how.place.whole
-    biases = None if shared.weights.biases is None else Biases.partition(how.place.whole)
-    return Shared(Weights(spec, spec, spec, biases), None if shared.share is None else how.share)  # type: ignore[arg-type]  # partitions
+    weights = how.places.stored if stored else how.places.whole
+    return Shared(weights, None if shared.share is None else how.share)  # type: ignore[arg-type]  # partitions
 
 
 def partition_of_kept(how: HowShared | None) -> Any:
@@ -83,8 +81,8 @@ def back(
     weights = shared.weights
     made = activated(how.activation, *kept)
     of_rows, slope, pairs = gradients(made, _ROWS, x, _share(x, shared), weights, grad)
-    gate, up, down = (scatter(how.place, _ROWS.of_weight(*pair, how.place.wire)) for pair in pairs)
-    biases = None if weights.biases is None else weights.biases.gradients(_ROWS, pairs).summed(how.place)
+    gate, up, down = map(how.places.scattered_matrix, weights.gradients(_ROWS, pairs, how.places.wire))
+    biases = how.places.summed(weights.gradients_of_biases(_ROWS, pairs))
     of_share = None if shared.share is None else sum_over("tensor", slope, slope.dtype)
     return sums.astype(jnp.float32) + _ROWS.collected(of_rows, x), Shared(Weights(gate, up, down, biases), of_share)
 

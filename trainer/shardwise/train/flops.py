@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from shardwise.job import sizes
 from shardwise.job.accelerators import accelerator_of
+from shardwise.job.adapter_sizes import adapter_parameters
 from shardwise.job.latent_sizes import Products, latent_products
 from shardwise.job.spec import Training, TrainingJob
 from shardwise.train.config import GptConfig
@@ -70,7 +71,7 @@ def flops_per_token(config: GptConfig, training: Training) -> int:
         matrix_parameters=num_matrix_parameters(config),
         values=config.num_heads * (config.head_size + config.value_size),
         seen_twice=keys_seen_twice(config),
-        adapters=sizes.adapter_parameters(training.model, training.lora),
+        adapters=adapter_parameters(training.model, training.lora, of_a_token=True),
         more_forwards=training.more_forwards,
     )
 

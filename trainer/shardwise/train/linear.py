@@ -14,6 +14,8 @@ from shardwise.train.layout import Layout
 from shardwise.train.products import Weighting, weighted
 
 Array = jax.Array
+RANK = "rank"
+"""The axis between the factors of an adapter."""
 
 
 class Linear(eqx.Module):

@@ -3,8 +3,8 @@
     y = W x + alpha / rank * B (A x)
 
 A maps to the rank and is drawn; B maps from it and begins at zero, so that a run begins with the model as it was. What
-is one product has one adapter: queries, keys and values that are projected together share A. Source: Hu et al., "LoRA:
-Low-Rank Adaptation of Large Language Models" (2021).
+is one product has one adapter: queries, keys and values that are projected together share A. Each expert of a mixture
+has its own, and its router has none. Source: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models" (2021).
 """
 
 import math
@@ -20,15 +20,16 @@ from haliax import Axis
 
 from shardwise.job.spec.training import Lora
 from shardwise.train.config import GptConfig
-from shardwise.train.linear import Adapter, Linear
+from shardwise.train.linear import RANK, Adapter, Linear
 from shardwise.train.model import Gpt
 from shardwise.train.optimizer import Names, is_matrix
 
 Array = jax.Array
-RANK = "rank"
 _A, _B, _WEIGHT = ".adapter.a.weight", ".adapter.b.weight", ".weight"
 # What is computed with in float32, though it is a matrix.
 _IN_FLOAT32 = ("position", "routes")
+# Of a mixture, what is no expert.
+_OF_ROUTERS = ("router", "shared_gate")
 
 
 def initial(config: GptConfig, lora: Lora | None, *, key: Array) -> Gpt:
@@ -96,9 +97,10 @@ def _merged(path: str, weight: Any, adapters: Mapping[str, Any], names: Names, l
 
 def _adapted(blocks: Any, lora: Lora, Layers: Axis, key: Array) -> Any:
     """Return stacked blocks whose products have adapters."""
+    of_blocks = ("attention", "mlp") if lora.mlp else ("attention",)
 
     def with_adapter(path: tuple[Any, ...], x: Any) -> Any:
-        if not isinstance(x, Linear) or path[0].name not in (("attention", "mlp") if lora.mlp else ("attention",)):
+        if not isinstance(x, Linear) or path[0].name not in of_blocks or path[-1].name in _OF_ROUTERS:
             return x
         name = ".".join(part.name for part in path)
         return replace(x, adapter=_adapter(x, lora, Layers, jax.random.fold_in(key, zlib.crc32(name.encode()))))
@@ -110,7 +112,14 @@ def _adapted(blocks: Any, lora: Lora, Layers: Axis, key: Array) -> Any:
 def _adapter(linear: Linear, lora: Lora, Layers: Axis, key: Array) -> Adapter:
     assert lora.alpha is not None, "the job is resolved"
     Rank, ins, outs = Axis(RANK, lora.rank), hax.axis.ensure_tuple(linear.In), hax.axis.ensure_tuple(linear.Out)
+    experts = tuple(axis for axis in (*ins, *outs) if axis.name == "experts")
+    ins, outs = (tuple(axis for axis in side if axis not in experts) for side in (ins, outs))
+    of_a, of_b = (*ins, Rank), tuple(sorted((Rank, *outs), key=lambda axis: axis.name != "embed"))
+    if experts:  # each has its own, as `train/expert_weights.py` computes with them
+        of_a, of_b = (
+            (*side, *experts, Rank) if side[0].name == "embed" else (Rank, *experts, *side) for side in (ins, outs)
+        )
     std = 1 / math.sqrt(math.prod(axis.size for axis in ins))
-    a = hax.random.normal(key, (Layers, *ins, Rank)) * std
-    b = hax.zeros((Layers, *sorted((Rank, *outs), key=lambda axis: axis.name != "embed")))
+    a = hax.random.normal(key, (Layers, *of_a)) * std
+    b = hax.zeros((Layers, *of_b))
     return Adapter(lora.alpha / lora.rank, Linear(linear.In, Rank, a, None), Linear(Rank, linear.Out, b, None))

@@ -147,7 +147,7 @@ def groups_decay_only_with_decay(job: TrainingJob) -> Iterator[Problem]:
 
 
 def adapters_have_weights(job: TrainingJob) -> Iterator[Problem]:
-    """Require weights that adapters are for, at a step that stays the same, and no adapters for experts."""
+    """Require weights that adapters are for, at a step that stays the same."""
     training = job.spec.training
     if training.lora is None:
         return
@@ -159,8 +159,6 @@ def adapters_have_weights(job: TrainingJob) -> Iterator[Problem]:
     elif training.start_from.step is None:
         hint = "each start reads these weights again; imported ones are step 0"
         yield Problem(path=f"{_PATH}.startFrom.step", given="nothing", expected="a step, with lora", hint=hint)
-    if training.lora.mlp and training.model.experts:
-        yield wrong(f"{_PATH}.lora.mlp", True, "false with experts, which have no adapters", "leave it out")
 
 
 def warmup_ends(job: TrainingJob) -> Iterator[Problem]:

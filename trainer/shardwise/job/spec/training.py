@@ -154,7 +154,7 @@ class Lora(StrictModel):
         None, gt=0, le=65536, description="What an adapter adds is multiplied by alpha / rank."
     )
     mlp: Annotated[bool | None, FilledFrom("true; false with model.experts")] = Field(
-        None, description="Whether MLPs have adapters as attention has."
+        None, description="Whether MLPs have adapters as attention has, experts each their own."
     )
 
 

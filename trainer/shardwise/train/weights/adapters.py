@@ -17,9 +17,11 @@ from typing import Any
 import numpy as np
 
 from shardwise.job.spec.training import Lora
+from shardwise.protocol.errors import DataError
 from shardwise.train.axes import SPLIT_BY_FSDP
 from shardwise.train.config import GptConfig
-from shardwise.train.lora import RANK, factors_of
+from shardwise.train.linear import RANK
+from shardwise.train.lora import factors_of
 from shardwise.train.optimizer import Names
 from shardwise.train.weights.family import Family
 from shardwise.train.weights.joined import Joined, joined_of
@@ -42,9 +44,14 @@ def write_adapters(path: Path, config: GptConfig, adapters: Mapping[str, Array],
         lora: what the adapters are.
 
     Raises:
-        DataError: a model of no published family.
+        DataError: a model of no published family, or a mixture whose experts have adapters.
 
     """
+    if any("experts" in names[path] for path in adapters):
+        raise DataError(
+            "each expert has adapters of its own, and the models that PEFT adapts hold all experts of a layer as one; "
+            "export the model with them added"
+        )
     family = check_exportable(config)
     adapted = [tensor for tensor in tensors(family.rows, config).values() if factors_of(tensor.path)[0] in adapters]
     modules = _modules(family, adapted)
