@@ -19,7 +19,8 @@ from tests.train.test_latent_attention import FIELDS, LAYOUTS
 from shardwise.train.caches import Cache, Ring
 from shardwise.train.config import GptConfig
 from shardwise.train.decoder import Decoder, layout_of
-from shardwise.train.decoding import BLOCK, lower_tokens, num_slots
+from shardwise.train.decoding import lower_tokens
+from shardwise.train.decoding_arrays import BLOCK, num_slots
 from shardwise.train.latent_attention import LatentAttention
 from shardwise.train.layout import Layout, assemble, flatten
 from shardwise.train.linear import Adapter, Linear
