@@ -25,6 +25,7 @@ from shardwise.train.layout import axis_names, flatten
 from shardwise.train.lora import initial, is_adapter, merged
 from shardwise.train.sampling import Sampling
 from shardwise.train.weights import check_exportable, place, read, write, write_adapters
+from shardwise.train.weights.config_file import published_config
 
 Weights = dict[str, NDArray[np.float32]]
 HF = Path(__file__).parent / "hf"
@@ -157,6 +158,15 @@ def test_a_phi_is_exported_as_the_plainest_that_computes_it(
 ) -> None:
     """As Llama or Mistral where these do, and as Phi where heads are turned in part or each pair by its own factor."""
     assert check_exportable(read(recording(name).folder)[0]).name == family
+
+
+def test_an_exported_phi_fills_rows_with_no_token(recording: Callable[[str], Recording]) -> None:
+    """By default transformers takes one that a small vocabulary lacks, and refuses the model."""
+    config, _ = read(recording("phi3-longrope").folder)
+    written = published_config(check_exportable(config), config, "float32")
+    assert written["model_type"] == "phi3"
+    assert "pad_token_id" in written
+    assert written["pad_token_id"] is None
 
 
 @pytest.mark.parametrize(
