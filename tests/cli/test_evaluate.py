@@ -37,7 +37,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         "training.optimizer={learningRate: 1e-2, average: {decay: 0.5}}",
         "training.steps=2",
     ]
-    with runs_here(folder, tmp_path_factory):
+    with runs_here(folder):
         assert run_here(directory, *words) == ExitCode.OK
         yield directory
 
@@ -89,7 +89,7 @@ def test_the_average_of_the_weights_is_evaluated_when_it_is_asked_for(
         assert "keeps no average of its weights" in " ".join(refused.error.split())
 
 
-def _preferred(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, *words: str) -> dict[str, Any]:
+def _preferred(tmp_path: Path, *words: str) -> dict[str, Any]:
     """Learn 90 pairs by these words, in the folder `preferred`, and return what it evaluated."""
     pairs = ({"prompt": f"say {n}", "chosen": f"it is {n % 7}", "rejected": f"no {n % 5}"} for n in range(90))
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(each) + "\n" for each in pairs))
@@ -115,7 +115,7 @@ def _preferred(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, *words:
         "training.steps=2",
         *words,
     ]
-    with runs_here(tmp_path, tmp_path_factory):
+    with runs_here(tmp_path):
         text = f"training.data.train.0.paths=[{tmp_path}/text.txt]"
         assert run_here(tmp_path / "base", *shape, text) == ExitCode.OK
         assert run_here(tmp_path / "preferred", *learns) == ExitCode.OK
@@ -124,14 +124,12 @@ def _preferred(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, *words:
 
 
 @pytest.mark.parametrize("lora", [("training.lora={rank: 4}",), ()], ids=["adapters", "all weights"])
-def test_preferences_are_evaluated_as_in_training(
-    lora: tuple[str, ...], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, process: Command
-) -> None:
+def test_preferences_are_evaluated_as_in_training(lora: tuple[str, ...], tmp_path: Path, process: Command) -> None:
     """Beside the weights that they are compared with, pair by pair; what the run begins from has learned none yet.
 
     Questions are answered beside them, and text and conversations have their loss a token, by the model alone.
     """
-    in_training = _preferred(tmp_path, tmp_path_factory, *lora)
+    in_training = _preferred(tmp_path, *lora)
     ended = process("evaluate", "preferred", "--json", folder=tmp_path)
     assert ended.code == 0, ended.error
     found = json.loads(ended.out)["sets"]
@@ -160,12 +158,10 @@ def test_preferences_are_evaluated_as_in_training(
     assert "holds what the run begins from" in " ".join(refused.error.split())
 
 
-def test_preferences_without_a_reference_are_evaluated_as_in_training(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, process: Command
-) -> None:
+def test_preferences_without_a_reference_are_evaluated_as_in_training(tmp_path: Path, process: Command) -> None:
     """By the model with its adapters alone."""
     simpo = ("training.lora={rank: 4}", "training.loss={preferences: simpo, beta: 2, margin: 0.5}")
-    in_training = _preferred(tmp_path, tmp_path_factory, *simpo)
+    in_training = _preferred(tmp_path, *simpo)
     ended = process("evaluate", "preferred", "--json", folder=tmp_path)
     assert ended.code == 0, ended.error
     found = json.loads(ended.out)["sets"]["again"]
@@ -174,13 +170,11 @@ def test_preferences_without_a_reference_are_evaluated_as_in_training(
     assert found["accuracy"] == in_training["again"]["accuracy"]
 
 
-def test_answers_are_evaluated_as_in_training(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, process: Command
-) -> None:
+def test_answers_are_evaluated_as_in_training(tmp_path: Path, process: Command) -> None:
     """Each pair gives two of KTO; how far the model has moved is of a batch, and here another number of rows is one."""
     kto = ["training.lora={rank: 4}", "training.loss={preferences: kto, beta: 0.5}"]
     kto += ["training.optimizer.average.decay=0.5"]
-    in_training = _preferred(tmp_path, tmp_path_factory, *kto)
+    in_training = _preferred(tmp_path, *kto)
     ended = process("evaluate", "preferred", "--json", folder=tmp_path)
     assert ended.code == 0, ended.error
     found = json.loads(ended.out)["sets"]["again"]
@@ -240,9 +234,7 @@ def test_there_must_be_text(run: Path, command: Command) -> None:
     assert "nothing.txt" in ended.error
 
 
-def test_of_rewards_all_is_evaluated_as_in_training(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, process: Command
-) -> None:
+def test_of_rewards_all_is_evaluated_as_in_training(tmp_path: Path, process: Command) -> None:
     """Held-out prompts and sets of them have what the run has recorded of that step, and so has text beside them."""
     lines = (json.dumps({"prompt": f"say {number}: ", "answer": ""}) for number in range(40))
     (tmp_path / "asked.jsonl").write_text("\n".join(lines) + "\n")
@@ -259,7 +251,7 @@ def test_of_rewards_all_is_evaluated_as_in_training(
         "training.model.layers=1",
         "training.steps=2",
     ]
-    with runs_here(tmp_path, tmp_path_factory):
+    with runs_here(tmp_path):
         assert run_here(directory, *words) == ExitCode.OK
     (record,) = (line for line in records(directory / "metrics.jsonl") if line.get("event") == "evaluated")
     ended = process("evaluate", str(directory), "--json", folder=tmp_path)

@@ -8,6 +8,7 @@ from typing import TextIO
 
 import jax
 import pytest
+from jax._src.interpreters.pxla import clear_in_memory_compilation_cache
 from jax.experimental.compilation_cache import compilation_cache
 from rich.console import Console
 
@@ -61,24 +62,24 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def as_a_trainer(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def as_a_trainer(tmp_path: Path) -> Iterator[None]:
     """Let whole runs be in this process."""
-    with runs_here(tmp_path, tmp_path_factory):
+    with runs_here(tmp_path):
         yield
 
 
 @contextmanager
-def runs_here(folder: Path, factory: pytest.TempPathFactory) -> Iterator[None]:
+def runs_here(folder: Path) -> Iterator[None]:
     """Let whole runs be in this process: tokens are kept in the folder, and JAX's own cache is off, as in a trainer.
 
-    Their programs are few, and kept for all tests of this process. Of no other: JAX may have what it "compiles" here
-    from its own cache, by way of a test before, and kept once more such a program works in its own process alone.
+    Their programs are kept for all tests, by their text. What JAX took from its own cache for a test before is
+    forgotten: kept once more such a program works in its own process alone.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SHARDWISE_CACHE", str(folder / "cache"))
-        patch.setenv("JAX_COMPILATION_CACHE_DIR", str(factory.getbasetemp() / "runs-here"))
         jax.config.update("jax_enable_compilation_cache", False)
         compilation_cache.reset_cache()
+        clear_in_memory_compilation_cache()
         try:
             yield
         finally:

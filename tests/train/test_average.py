@@ -132,7 +132,7 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list
     words += ["training.optimizer={name: adamw, learningRate: 1e-2}", f"training.{OF_AVERAGE}"]
     words += ["training.checkpoint={everySteps: 1, keep: {last: 9}}", "training.steps=6"]
     words += [f"training.evaluation={{everySteps: 2, batches: 2, sets: [{{name: same, paths: [{text}]}}]}}"]
-    with runs_here(path, tmp_path_factory):
+    with runs_here(path):
         assert run_here(folder(path, "base"), *words) == ExitCode.OK
         yield path, words
 

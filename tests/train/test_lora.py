@@ -187,7 +187,7 @@ def begun(
     words = ["training.model.layers=1", f"training.data.train.0.paths=[{text}]", "training.steps=4"]
     words += ["training.checkpoint.everySteps=2", "training.evaluation.everySteps=2"]
     words += [f"training.evaluation.sets=[{{name: same, paths: [{text}]}}]"]
-    with runs_here(path, tmp_path_factory):
+    with runs_here(path):
         assert run_here(folder(path, "base"), *words) == ExitCode.OK
         yield path, [*words, f"training.startFrom={{path: {path / 'base'}, step: 4}}", "training.lora.rank=2"]
 

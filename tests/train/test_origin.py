@@ -33,7 +33,7 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list
     text.write_text("all work and no play " * 2000)
     words = ["training.model.layers=1", f"training.data.train.0.paths=[{text}]", LEVEL]
     words += ["training.checkpoint.everySteps=2", "training.steps=6"]
-    with runs_here(tmp_path, tmp_path_factory):
+    with runs_here(tmp_path):
         assert run_here(folder(tmp_path, "trunk"), *words) == ExitCode.OK
         yield tmp_path, words
 

@@ -240,7 +240,7 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list
     lines.write_text("".join(json.dumps(each) + "\n" for each in pairs))
     words = ["training.model.layers=1", "training.model.seqLen=256", "training.steps=4"]
     source = f"{{name: pairs, paths: [{lines}], chatTemplate: chatml, preferences: true}}"
-    with runs_here(path, tmp_path_factory):
+    with runs_here(path):
         assert run_here(folder(path, "base"), *words, f"training.data.train.0.paths=[{text}]") == ExitCode.OK
         yield (
             path,

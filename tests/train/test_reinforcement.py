@@ -201,7 +201,7 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list
     lines.append({"prompt": "far too long for what completions leave of a sequence", "answer": ""})
     (path / "prompts.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
     (path / "text.txt").write_text("all work and no play " * 2000)
-    with runs_here(path, tmp_path_factory):
+    with runs_here(path):
         yield (
             path,
             [

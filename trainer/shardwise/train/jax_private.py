@@ -10,7 +10,9 @@ argument. A ring needs it (docs/decisions/0033-ring.md): they are those of all k
 which the kernel's own gradient would take. The public alternative calls the kernel twice.
 
 `Lowered.compiler_ir` returns the module that is compiled, which nothing promises: channels are written into it
-(docs/decisions/0043-channels.md). JAX's lowering rules take them from a constant.
+(docs/decisions/0043-channels.md). JAX's lowering rules take them from a constant. `Lowered._lowering` knows what the
+compiler is given beside that module, by which programs are kept (docs/decisions/0069-programs-by-their-text.md). The
+public alternative knows the module alone, which does not say on which devices it runs, in which order.
 
 `Client.deserialize_executable` loads every kept program, ours and those of JAX's own cache, in XLA's own form, which
 nothing promises. The order of its collectives is put back there (docs/decisions/0049-order-of-kept-programs.md). The
@@ -24,12 +26,14 @@ When an upgrade breaks something here, `tests/train/test_jax_private.py` and `te
 
 import os
 import re
+from collections.abc import Iterator
 from functools import wraps
 from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
 
 import jax
+import numpy as np
 from jax._src import distributed
 from jax.extend.mlir import ir
 from jax.stages import Lowered
@@ -40,6 +44,8 @@ from shardwise.train.kept_order import in_order
 Array = jax.Array
 _TASKS = Path("/proc/self/task")  # Linux alone has priorities of threads
 _LOWEST_PRIORITY = 19
+_PLACED = ("in_shardings", "out_shardings", "in_layouts", "out_layouts")
+_GIVEN = ("global_in_avals", "global_out_avals", "kept_var_idx", *_PLACED)
 
 
 class KeyValueStore(Protocol):
@@ -76,6 +82,22 @@ def with_own_channels(lowered: Lowered) -> Lowered:
     with module.context:
         module.operation.walk(renumber)
     return lowered
+
+
+def compiled_from(lowered: Lowered) -> Iterator[bytes]:
+    """Yield all that a lowered program gives to the compiler and to what calls the result: two that agree are one."""
+    inner: Any = lowered._lowering  # noqa: SLF001
+    given = inner.compile_args
+    yield lowered.as_text().encode()
+    beside = {
+        "trees": [lowered.in_tree, lowered.out_tree],
+        "options": inner._compiler_options_kvs,  # noqa: SLF001
+        "devices": [device.id for device in inner._device_list],  # noqa: SLF001
+        **{name: given[name] for name in _GIVEN},
+    }
+    yield str(beside).encode()
+    for constant in inner.const_args:
+        yield np.asarray(constant).tobytes()
 
 
 def load_in_order() -> None:
