@@ -11,6 +11,7 @@ TOLERANCE = 2e-6
 """Of float32 losses near 5: the order in which sums are added differs with the hosts."""
 
 
+@pytest.mark.long  # two hosts that read text are in test_same_run.py, conversations in tests/train/test_chat_run.py
 def test_conversations_on_two_hosts(tmp_path: Path) -> None:
     """Each host finds the same sequences and answers, and trains on its own: losses are equal, of questions too."""
     with Shell(

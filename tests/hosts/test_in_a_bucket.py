@@ -48,6 +48,7 @@ def program(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         assert shell.remains() == []
 
 
+@pytest.mark.long  # tests/kubernetes has a job in a bucket, and an own program that is killed, evicted and suspended
 def test_an_own_program(program: tuple[Apart, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It keeps its checkpoints in the bucket, beside the copy of its run directory, and ends with the same bits.
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 from tests.cli.damaging import damage
 from tests.cli.running import Run
 from tests.cli.shell import Shell
@@ -66,6 +67,7 @@ def test_a_lost_trainer_and_a_lost_host_cost_the_steps_since_the_last_local_save
     assert not any(record.get("event") == "localSaveFailed" for record in _since(run, 4))
 
 
+@pytest.mark.long  # who keeps whose part is in tests/train/local_checkpoints
 def test_a_slice_is_kept_by_another_one(shell: Shell) -> None:
     """Two slices hold the same state, and each writes half of it: what one host is left with is all of it."""
     undisturbed = shell.finish("undisturbed-slices", *SLICES, "training.steps=16")

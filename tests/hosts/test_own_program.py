@@ -133,6 +133,7 @@ def test_killed_and_hung(shell: ProgramShell, calm: Run) -> None:
     assert [event["rank"] for event in run.events("stalled")] == [1]
 
 
+@pytest.mark.long  # tests/kubernetes/test_programs.py suspends one
 def test_a_stop_loses_nothing(shell: ProgramShell, calm: Run) -> None:
     """SIGTERM: all processes save after the same step and end; the same command goes on from that very step.
 

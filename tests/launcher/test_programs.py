@@ -15,6 +15,7 @@ from tests.cli.conftest import COMMAND
 from tests.cli.running import Run
 from tests.hosts.conftest import agent_of
 from tests.hosts.programs import ProgramShell
+from tests.long import all_but
 
 from shardwise.cli.live import ask
 from shardwise.protocol.contract import ExitCode, log_path
@@ -271,7 +272,7 @@ SIGNS = {
 }
 
 
-@pytest.mark.parametrize("sign", SIGNS)
+@pytest.mark.parametrize("sign", all_but(["output", "work of a child"], SIGNS))
 def test_signs_of_life(shell: ProgramShell, sign: str) -> None:
     """One that writes, or works, or has another program work, for longer than hangAfter, is no hang."""
     run = begin(shell, sign.replace(" ", "-"), SIGNS[sign], "recovery={hangAfter: 6s, restarts: {hang: 0}}")
@@ -370,7 +371,7 @@ NO_RECORDS = {
 }
 
 
-@pytest.mark.parametrize("what", NO_RECORDS)
+@pytest.mark.parametrize("what", all_but(["another", "endless"], NO_RECORDS))
 def test_a_file_that_is_no_progress_record(shell: ProgramShell, what: str) -> None:
     """It counts as none, of this attempt and for the next one, and the program's log says so once."""
     script = (

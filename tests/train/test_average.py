@@ -175,7 +175,9 @@ def test_evaluations_are_of_both(begun: tuple[Path, list[str]]) -> None:
     assert json.loads((path / "base" / "summary.json").read_text())["status"] == "complete"
 
 
-@pytest.mark.parametrize("words", [(), (f"training.{HALF}",)], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "words", [pytest.param((), marks=pytest.mark.long), (f"training.{HALF}",)], ids=["float32", "bfloat16"]
+)
 def test_the_average_is_read_as_a_model(begun: tuple[Path, list[str]], words: tuple[str, ...]) -> None:
     """By what evaluates and generates, and by an export, in the format of the run's weights."""
     path, before = begun

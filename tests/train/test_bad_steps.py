@@ -281,7 +281,7 @@ def test_who_goes_back_leaves_the_batch_out(run: Run, tmp_path: Path) -> None:
     assert run.digests("one", 10) == run.digests("fresh", 10)
 
 
-@pytest.mark.parametrize("is_saved", [False, True], ids=["noted", "saved"])
+@pytest.mark.parametrize("is_saved", [False, pytest.param(True, marks=pytest.mark.long)], ids=["noted", "saved"])
 def test_a_fork_with_another_order_leaves_nothing_out_of_it(run: Run, tmp_path: Path, *, is_saved: bool) -> None:
     """Its batch of that number has other rows: neither the directory's note nor the checkpoint's is about them."""
     back = "training.badSteps.nonFinite=rollBack"

@@ -55,8 +55,8 @@ PRODUCTS = {
     "context 2 x replica 2 x tensor 2": (8, ("mesh.context=2", "mesh.replica=2", "mesh.tensor=2")),
 }
 
-SHORT = ["context 2 x fsdp 2 x tensor 2", "context 4 x data 2, no fsdp, 2 microbatches"]
-"""Those that `make test` takes: with FSDP and tensor, and without FSDP in more than one microbatch."""
+SHORT = ["context 2 x fsdp 2 x tensor 2"]
+"""What `make test` takes; `tests/train/test_ring.py` has more ways, without FSDP, in more than one microbatch."""
 
 
 @pytest.mark.parametrize("ways", [1, 2, 3])

@@ -91,7 +91,7 @@ def test_what_is_not_finite_shows(form: Format, bad: float) -> None:
     ("form", "words"),
     [
         ("float8", LLAMA),
-        ("int8", ()),
+        pytest.param("int8", (), marks=pytest.mark.long),
         pytest.param("float8", (), marks=pytest.mark.long),
         pytest.param("int8", LLAMA, marks=pytest.mark.long),
         pytest.param("float8", LATENT, marks=pytest.mark.long),

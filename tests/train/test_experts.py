@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.long import all_but
 from tests.train.grids import layout_over
 from tests.train.test_meshes import batch_of, run_with_metrics
 
@@ -238,8 +239,12 @@ PRODUCTS = {
         ("mesh.pipeline=2", "mesh.expert=2", "batch.microbatches=4"),
     ),
 }
-
-
+SHORT = [
+    "context 2 x fsdp 2 x tensor 2",
+    "replica 2 x experts over 2 x tensor 2, no fsdp",
+    "pipeline 2 x fsdp 2 x experts over 2, 4 microbatches",
+]
+"""Those that `make test` takes: each axis is in one of them."""
 OfOneDevice = Callable[[MakeProgram], tuple[str, list[Metrics]]]
 
 
@@ -256,7 +261,7 @@ def of_one_device() -> OfOneDevice:
     return known
 
 
-@pytest.mark.parametrize("name", PRODUCTS)
+@pytest.mark.parametrize("name", all_but(SHORT, PRODUCTS))
 def test_losses_do_not_depend_on_the_mesh(make_program: MakeProgram, of_one_device: OfOneDevice, name: str) -> None:
     """Every mesh begins with the bits of one device and has its losses and its loads, which are kept even."""
     devices, words = PRODUCTS[name]

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from tests.long import all_but
 from tests.train.small_gpt import Forward, forward_of, gpt2_config, gptj_config, program_of, random_params
 
 from shardwise.plan.collectives import _axes, _group, _kind
@@ -101,6 +102,8 @@ FAMILIES: Mapping[str, Callable[[], GptConfig]] = {
     "mixture": lambda: gpt2_config(num_layers=2, **MIXTURE),
     "groups of experts": lambda: gpt2_config(num_layers=3, **GROUPED),
 }
+SHORT = ["gpt2", "gemma2", "latent", "gpt-oss", "mixture"]
+"""Those that `make test` takes; all families complete as transformers does, without a mesh."""
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +153,7 @@ def all_of(made: Sequence[Made], count: int) -> list[list[int]]:
     return [[token for part in made if part.sequence == n for token in part.tokens] for n in range(count)]
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", all_but(SHORT, FAMILIES))
 def test_every_family_on_every_mesh_is_the_whole_forward_pass(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prompts of several lengths at once give what each gives by itself without a cache, on one device and on 2 x 2.
 

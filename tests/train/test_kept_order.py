@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from jax import P
 from jax.experimental import serialize_executable
-from tests.train.test_channels import MESHES
+from tests.long import all_but
+from tests.train.test_channels import MESHES, SHORT
 
 from shardwise.train.kept_order import has_collectives, in_order, inside, parsed
 from shardwise.train.state import Program
@@ -48,7 +49,7 @@ def _written(thunk: Any) -> set[bytes]:
     return {part.SerializeToString() for part in here}.union(*within)
 
 
-@pytest.mark.parametrize("name", [name for name in MESHES if name != "one device"])
+@pytest.mark.parametrize("name", all_but(SHORT, [name for name in MESHES if name != "one device"]))
 def test_a_kept_step_has_all_its_collectives_in_order(make_program: MakeProgram, name: str) -> None:
     """On every kind of mesh: of a loop with collectives and one beside it, or of two loops, both write one buffer."""
     devices, words = MESHES[name]

@@ -79,7 +79,7 @@ def test_the_gradient_is_that_of_the_published_loss(make_program: MakeProgram, w
     [
         ("replica 2 x fsdp 2 x tensor 2, 2 microbatches", ANSWERS),
         ("fsdp 2 x context 4, ring", ADAPTERS),
-        ("fsdp 2 x pipeline 3", ADAPTERS),
+        pytest.param("fsdp 2 x pipeline 3", ADAPTERS, marks=pytest.mark.long),
     ],
 )
 def test_the_mesh_changes_nothing(make_program: MakeProgram, name: str, words: tuple[str, ...]) -> None:

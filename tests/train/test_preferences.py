@@ -56,7 +56,7 @@ MESHES = {
     "fsdp 2 x context 4, ring": (8, ("mesh.context=4", "mesh.contextStrategy=ring")),
     "fsdp 2 x pipeline 3": (6, ("mesh.pipeline=3", "batch.microbatches=3")),
 }
-SHORT = ["fsdp 2 x tensor 4", "fsdp 2 x context 4, ring", "fsdp 2 x pipeline 3"]
+SHORT = ["fsdp 2 x context 4, ring", "fsdp 2 x pipeline 3"]
 """Those that `make test` takes with adapters; the others it takes with all weights."""
 
 
@@ -64,8 +64,8 @@ SHORT = ["fsdp 2 x tensor 4", "fsdp 2 x context 4, ring", "fsdp 2 x pipeline 3"]
     "words",
     [
         PAIRS,
-        (*PAIRS, *LLAMA, AND_CHOSEN),
-        (*OF_PAIRS, *LLAMA),
+        pytest.param((*PAIRS, *LLAMA, AND_CHOSEN), marks=pytest.mark.long),
+        pytest.param((*OF_PAIRS, *LLAMA), marks=pytest.mark.long),
         (*PAIRS, SMOOTHED),
         (*PAIRS, IPO, AND_CHOSEN),
         (*OF_PAIRS, *SIMPO),
@@ -134,6 +134,7 @@ def test_the_mesh_changes_nothing(make_program: MakeProgram, name: str) -> None:
     _assert_that_of_one_device(make_program(*pairs, *words, num_devices=devices), make_program, pairs)
 
 
+@pytest.mark.long  # the mean of an answer over several devices is in what orpo learns, too
 def test_the_mesh_changes_nothing_of_ipo(make_program: MakeProgram) -> None:
     """Where an answer's tokens lie on several devices, its mean is over all of them."""
     devices, words = MESHES["fsdp 2 x context 4, ring"]
@@ -142,7 +143,10 @@ def test_the_mesh_changes_nothing_of_ipo(make_program: MakeProgram) -> None:
 
 @pytest.mark.parametrize(
     ("name", "pairs"),
-    [("fsdp 2 x context 4, ring", (*PAIRS, *ORPO)), ("fsdp 2 x pipeline 3", (*OF_PAIRS, *SIMPO))],
+    [
+        ("fsdp 2 x context 4, ring", (*PAIRS, *ORPO)),
+        pytest.param("fsdp 2 x pipeline 3", (*OF_PAIRS, *SIMPO), marks=pytest.mark.long),
+    ],
     ids=["orpo", "simpo"],
 )
 def test_the_mesh_changes_nothing_without_a_reference(
@@ -157,7 +161,7 @@ def test_the_mesh_changes_nothing_without_a_reference(
     "name",
     [
         "replica 2 x fsdp 2 x tensor 2, 2 microbatches",
-        "fsdp 2 x context 2 x tensor 2",
+        pytest.param("fsdp 2 x context 2 x tensor 2", marks=pytest.mark.long),
         pytest.param("fsdp 2 x pipeline 3", marks=pytest.mark.long),
     ],
 )
@@ -279,7 +283,7 @@ def test_a_run_learns_to_prefer(begun: tuple[Path, list[str]]) -> None:
     assert json.loads((run / "summary.json").read_text())["entropy"] == {}
 
 
-@pytest.mark.parametrize("lora", [(LORA,), ()], ids=["adapters", "all weights"])
+@pytest.mark.parametrize("lora", [pytest.param((LORA,), marks=pytest.mark.long), ()], ids=["adapters", "all weights"])
 def test_a_run_goes_on_where_it_was(begun: tuple[Path, list[str]], lora: tuple[str, ...]) -> None:
     """Two starts give the weights of one, bit for bit: those that are compared with are not saved, and read again."""
     path, words = begun

@@ -119,6 +119,7 @@ def test_the_mesh_changes_nothing(make_program: MakeProgram, name: str, words: t
     _assert_that_of_one_device(make_program(*words, *of_mesh, num_devices=devices), make_program, words)
 
 
+@pytest.mark.long  # tests/train/test_preferences.py has them, with what is compared as here
 def test_experts_of_their_own_devices_change_nothing(make_program: MakeProgram) -> None:
     """Of a mixture, with its experts split over devices, it is as on one."""
     words = (*PLAIN, *MIXTURE)
@@ -284,7 +285,11 @@ def test_several_steps_learn_from_the_same_completions(begun: tuple[Path, list[s
 
 @pytest.mark.parametrize(
     "mesh",
-    ["mesh={tensor: 4}", "mesh={tensor: 2, replica: 2}", "mesh={fsdp: false}"],
+    [
+        pytest.param("mesh={tensor: 4}", marks=pytest.mark.long),
+        "mesh={tensor: 2, replica: 2}",
+        pytest.param("mesh={fsdp: false}", marks=pytest.mark.long),
+    ],
     ids=["fsdp 2 x tensor 4", "replica 2 x fsdp 2 x tensor 2", "data 8"],
 )
 def test_the_mesh_changes_no_completion(begun: tuple[Path, list[str]], whole: Path, mesh: str) -> None:
@@ -299,6 +304,7 @@ def test_the_mesh_changes_no_completion(begun: tuple[Path, list[str]], whole: Pa
         assert one["entropy"] == pytest.approx(other["entropy"], abs=1e-5)
 
 
+@pytest.mark.long  # tests/train/test_generate.py has experts on devices of their own complete
 def test_experts_on_their_own_devices_complete_alike(begun: tuple[Path, list[str]]) -> None:
     """Of a mixture, the completions and losses are those of experts that each device has a part of."""
     path, words = begun
@@ -353,7 +359,11 @@ def test_what_is_not_trained_on_is_evaluated(begun: tuple[Path, list[str]]) -> N
             assert other[name] == pytest.approx(values, abs=1e-4), name
 
 
-@pytest.mark.parametrize("lora", [("training.lora.rank=4",), ()], ids=["adapters", "all weights"])
+@pytest.mark.parametrize(
+    "lora",
+    [pytest.param(("training.lora.rank=4",), marks=pytest.mark.long), ()],
+    ids=["adapters", "all weights"],
+)
 def test_a_run_stays_near_what_it_was(begun: tuple[Path, list[str]], lora: tuple[str, ...]) -> None:
     """Compared with the weights that it began with, at first it is no other, and a larger weight keeps it nearer."""
     path, words = begun

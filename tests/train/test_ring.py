@@ -11,7 +11,7 @@ import pytest
 from tests.long import all_but
 from tests.train.grids import layout_over
 from tests.train.test_attention import assert_close, inputs, with_gradients
-from tests.train.test_context import GEMMA, GPT2_WITH_DROPOUT, PRODUCTS, SHORT, of_one_device, over_context
+from tests.train.test_context import GEMMA, GPT2_WITH_DROPOUT, PRODUCTS, of_one_device, over_context
 from tests.train.test_meshes import NUM_STEPS, run
 
 from shardwise.job.kernels import Kernel
@@ -56,7 +56,12 @@ def test_attention_is_that_of_one_device(kernel: Kernel, ways: int, scores: Scor
 
 @pytest.mark.parametrize(
     ("ways", "scores"),
-    [(2, Scores(200, softcap=5.0)), (3, Scores()), *((3, Scores(130, jnp.array(has))) for has in (True, False))],
+    [
+        (2, Scores(200, softcap=5.0)),
+        pytest.param(3, Scores(), marks=pytest.mark.long),
+        (3, Scores(130, jnp.array(True))),
+        pytest.param(3, Scores(130, jnp.array(False)), marks=pytest.mark.long),
+    ],
     ids=["bent", "plain", "window", "no window"],
 )
 def test_splash_is_that_of_one_device(monkeypatch: pytest.MonkeyPatch, ways: int, scores: Scores) -> None:
@@ -126,7 +131,7 @@ def test_nothing_is_sent_in_vain(monkeypatch: pytest.MonkeyPatch, ways: int, *, 
     assert sum(times * x.aval.size for one, times in sends for x in one.invars) == 3 * 2 * (ways - 1) * (k.size // ways)
 
 
-@pytest.mark.parametrize("name", all_but(SHORT, PRODUCTS))
+@pytest.mark.parametrize("name", all_but(["context 4 x data 2, no fsdp, 2 microbatches"], PRODUCTS))
 def test_every_product_of_axes_gives_the_losses_of_one_device(make_program: MakeProgram, name: str) -> None:
     """Over 20 float32 steps, and from the very same bits: windows, caps, shared heads and packed documents."""
     devices, more = PRODUCTS[name]

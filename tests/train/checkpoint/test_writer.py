@@ -450,7 +450,8 @@ def test_error_of_a_save_is_raised_by_the_next_one(monkeypatch: pytest.MonkeyPat
     assert toy.restored_step() == 2
 
 
-def test_resident_memory_is_flat_over_100_saves(tmp_path: Path) -> None:
+@pytest.mark.parametrize("saves", [30, pytest.param(100, marks=pytest.mark.long)])
+def test_resident_memory_is_flat_over_many_saves(tmp_path: Path, saves: int) -> None:
     """A 48 MB tree that a step changes while it is saved, as in training: the last saves leave what the first did."""
     mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "tensor"))
     sharding = NamedSharding(mesh, PartitionSpec("data", "tensor"))
@@ -459,7 +460,7 @@ def test_resident_memory_is_flat_over_100_saves(tmp_path: Path) -> None:
     digester, step = Digester(shapes), jax.jit(lambda tree: {p: x + 1 for p, x in tree.items()}, donate_argnums=0)
     writer = writing.CheckpointWriter(str(tmp_path), keep=Keep(last=1), run="r", attempt=0, fence=nullcontext)
     resident = []
-    for number in range(1, 101):
+    for number in range(1, saves + 1):
         writer.save(number, tree, digester=digester, identity={})
         tree = step(tree)
         writer.wait()
