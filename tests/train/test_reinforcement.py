@@ -41,6 +41,7 @@ LEARNING = f"samples: 4, maxTokens: {MAX_TOKENS}, reward: {{pattern: '(a)'}}"
 OF_COMPLETIONS = ("data.train=[{name: some, paths: [some.jsonl], prompts: true}]", "batch.sequences=24")
 PLAIN = (*OF_COMPLETIONS, f"reinforcement={{{LEARNING}}}")
 COMPARED = (*PLAIN, f"reinforcement.klWeight={KL_WEIGHT}", "startFrom={path: base, step: 0}")
+WILDER = "reinforcement.temperature=1.5"
 SEVERAL = ("reinforcement.updates=2", "reinforcement.clipHigh=0.3")
 ADAPTED = (*COMPARED, "lora.rank=4")
 MESHES = {
@@ -57,9 +58,15 @@ MESHES = {
         (*PLAIN, "reinforcement.average=completions"),
         (*COMPARED, *LLAMA),
         (*ADAPTED, "reinforcement.average=limit", "batch.microbatches=2"),
-        (*ADAPTED, *SEVERAL, "batch.microbatches=2"),
+        (*ADAPTED, *SEVERAL, WILDER, "model.logitSoftcap=2", "batch.microbatches=2"),
     ],
-    ids=["all tokens", "mean of completions", "compared with a copy", "limit, adapters, 2 microbatches", "clipped"],
+    ids=[
+        "all tokens",
+        "mean of completions",
+        "compared with a copy",
+        "limit, adapters, 2 microbatches",
+        "clipped, at a temperature, of a model that bends its logits",
+    ],
 )
 def test_the_gradient_is_that_of_the_written_loss(make_program: MakeProgram, words: tuple[str, ...]) -> None:
     """Loss, divergence, entropy and gradient are those of the formula, by whole logits and autodiff of the ratio."""
@@ -268,6 +275,7 @@ def test_several_steps_learn_from_the_same_completions(begun: tuple[Path, list[s
     """The first of them takes its ratio as 1; a stop waits for the last, and a run that goes on has the same bits."""
     path, words = begun
     several = [*words, "training.reinforcement.updates=3", "training.optimizer.learningRate=2e-2"]
+    several.append("training.reinforcement.temperature=1.2")
     at_once, in_parts = folder(path, "several"), folder(path, "several-in-parts")
     assert run_here(at_once, *several) == ExitCode.OK
     assert run_here(in_parts, *several, deadline_seconds=0) == ExitCode.SAVED
@@ -281,6 +289,28 @@ def test_several_steps_learn_from_the_same_completions(begun: tuple[Path, list[s
     for one, other in zip(_steps(in_parts), whole, strict=True):
         for name in ("loss", "reward", "clipped", "entropy", "gradNorm"):
             assert one[name] == other[name], name
+
+
+def test_completions_are_drawn_at_the_temperature(begun: tuple[Path, list[str]]) -> None:
+    """Where it is low all completions of a prompt are the likeliest one, whose likelihood at it is near 1.
+
+    Text beside them is as likely as it is without one.
+    """
+    path, words = begun
+    sets = f"training.evaluation={{everySteps: 1, sets: [{{name: text, paths: [{path / 'text.txt'}]}}]}}"
+    found = {}
+    for temperature in (0.01, 1):
+        run = folder(path, f"at-{temperature}")
+        at = [f"training.reinforcement.temperature={temperature}", sets, "training.steps=1"]
+        assert run_here(run, *words, *at, "training.checkpoint.everySteps=1") == ExitCode.OK
+        found[temperature] = _steps(run)[0], _evaluated(run)[0]["text"]["loss"]
+    (cold, of_cold), (plain, of_plain) = found[0.01], found[1]
+
+    assert plain["entropy"] > 5
+    assert cold["entropy"] < 1
+    assert cold["loss"] == 0
+    assert cold["gradNorm"] == 0
+    assert of_cold == pytest.approx(of_plain, rel=0.1)
 
 
 @pytest.mark.parametrize(
@@ -483,5 +513,7 @@ def _log_probabilities(program: Program, params: Any, batch: Batch, *, as_it_was
     table = whole_table(model.token_embedding, layout)
     hidden = model.hidden(table, batch.tokens, None, Dropout.none(), layout)
     logits = model.logits(hidden, layout).rearrange(("batch", "position", "vocab")).array
+    assert program.training.reinforcement is not None
+    logits = logits / program.training.reinforcement.temperature
     chosen: jax.Array = jnp.take_along_axis(jax.nn.log_softmax(logits), batch.targets[..., None], -1)[..., 0]
     return chosen

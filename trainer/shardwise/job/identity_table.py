@@ -57,7 +57,10 @@ TABLE: Mapping[str, tuple[str, str]] = {
         "zLoss beta preferences margin labelSmoothing chosenWeight goodWeight badWeight",
         "blockTokens",
     ),
-    "spec.training.reinforcement": ("samples maxTokens advantage average updates clipLow clipHigh klWeight", ""),
+    "spec.training.reinforcement": (
+        "samples maxTokens advantage average temperature updates clipLow clipHigh klWeight",
+        "",
+    ),
     "spec.training.reinforcement.reward": ("pattern field", "command within"),
     "spec.training.startFrom": ("step restore", "path"),
     "spec.training.lora": ("rank alpha mlp", ""),

@@ -35,7 +35,7 @@ from shardwise.train.reinforcement import advantages_of
 from shardwise.train.rewards import COMPLETION, Rewards, rewards_of
 from shardwise.train.sampler import Completion, Sampler
 from shardwise.train.state import Program, without_copies
-from shardwise.train.step import lower_token_losses
+from shardwise.train.step import lower_scores
 from shardwise.train.work import Work, told_of
 
 _OF_EVALUATIONS = 1 << 31
@@ -207,7 +207,7 @@ def completing(
     # What the class says first: it says the same at each start, and to the plan.
     longest, limit = max([data.train.longest, *sets]), usable_bytes(job) or bytes_limit(program)
     sampler = Sampler.compiling(program, data, longest, limit=limit, kept=kept, pool=pool)
-    scores = pool.submit(kept.get, "scores", partial(lower_token_losses, program)) if program.training.clips else None
+    scores = pool.submit(kept.get, "scores", partial(lower_scores, program)) if program.training.clips else None
 
     def made(peers: Peers, phases: Phases) -> Completions:
         training, ready = program.training, sampler()

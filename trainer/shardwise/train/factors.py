@@ -34,23 +34,28 @@ class Bend(NamedTuple):
     """They are divided by it first."""
     softcap: float | None = None
     """Then they are bent into this range by tanh; None: they are not."""
+    temperature: float = 1.0
+    """At last they are divided by it, where a loss is of what was drawn so."""
 
     @classmethod
-    def of(cls, config: GptConfig) -> Self:
-        """Return the model's."""
-        return cls(config.logit_divisor, config.logit_softcap)
+    def of(cls, config: GptConfig, temperature: float = 1.0) -> Self:
+        """Return the model's, at a temperature."""
+        return cls(config.logit_divisor, config.logit_softcap, temperature)
 
     def apply(self, logits: Array) -> tuple[Array, Array | None]:
         """Return the bent logits, and what `slope` wants of them."""
         if self.divisor != 1:
             logits = logits / self.divisor
-        if self.softcap is None:
-            return logits, None
-        bent = jnp.tanh(logits / self.softcap)
-        return self.softcap * bent, bent
+        bent = None
+        if self.softcap is not None:
+            bent = jnp.tanh(logits / self.softcap)
+            logits = self.softcap * bent
+        return logits if self.temperature == 1 else logits / self.temperature, bent
 
     def slope(self, slope: Array, bent: Array | None) -> Array:
         """Return the derivative by the logits as they were, of a derivative by the bent ones."""
+        if self.temperature != 1:
+            slope = slope / self.temperature
         if bent is not None:
             slope = slope * (1 - bent * bent)
         return slope if self.divisor == 1 else slope / self.divisor

@@ -38,6 +38,7 @@ class Gradients(NamedTuple):
 
 def head_settings(program: Program) -> HeadLoss:
     """Return the settings of a job's loss."""
+    learning = program.training.reinforcement
     return HeadLoss(
         vocab_size=program.config.vocab_size,
         block_tokens=program.training.loss.block_tokens,
@@ -46,7 +47,7 @@ def head_settings(program: Program) -> HeadLoss:
         compute=program.layout.dtype,
         wire=program.layout.wire,
         logits=jnp.dtype(program.policy.output_dtype),
-        bend=Bend.of(program.config),
+        bend=Bend.of(program.config, learning.temperature if learning else 1.0),
     )
 
 

@@ -24,8 +24,6 @@ from shardwise.train.sampling import Sampling
 from shardwise.train.state import REFERENCE, Program, flat
 
 T = TypeVar("T")
-_SAMPLING = Sampling()
-"""As the model has it, and no likelier tokens alone: the loss is of samples of what the model says."""
 
 
 class Completion(NamedTuple):
@@ -84,6 +82,12 @@ def room(program: Program, limit: int | None) -> tuple[int, Layout]:
     return each * parts, layout_within(limit, program, each * parts, state)
 
 
+def _sampling(program: Program) -> Sampling:
+    """Return how tokens are drawn: of all of them, since the loss is of samples of what the model says."""
+    assert program.training.reinforcement is not None
+    return Sampling(temperature=program.training.reinforcement.temperature)
+
+
 def lowering(
     program: Program, layout: Layout, num_rows: int, window: int
 ) -> Programs[Callable[[], jax.stages.Lowered]]:
@@ -91,7 +95,7 @@ def lowering(
     return Programs(
         partial(lower_weights, program, layout),
         partial(lower_window, program, layout, num_rows, window),
-        partial(lower_tokens, program, layout, num_rows, _SAMPLING),
+        partial(lower_tokens, program, layout, num_rows, _sampling(program)),
     )
 
 
@@ -162,7 +166,7 @@ class Sampler:
         decoder = Decoder(
             program=self.program,
             layout=self.layout,
-            sampling=_SAMPLING,
+            sampling=_sampling(self.program),
             num_rows=self.num_rows,
             weights=tuple(self.programs.weights(held)),
             window=self.window,

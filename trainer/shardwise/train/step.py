@@ -5,6 +5,7 @@ is an error, never a second compile.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -99,6 +100,15 @@ def lower_token_losses(program: Program) -> jax.stages.Lowered:
     """
     text = program.of_text()
     return _lower_of_batch(text, each_loss, _abstract_rows(text))
+
+
+def lower_scores(program: Program) -> jax.stages.Lowered:
+    """Lower the same of completions, at the temperature that they were drawn at."""
+    text, learning = program.of_text(), program.training.reinforcement
+    assert learning is not None
+    drawn = learning.model_copy(update={"kl_weight": 0.0})  # what it compares with is no part of this program
+    tempered = replace(text, training=text.training.model_copy(update={"reinforcement": drawn}))
+    return _lower_of_batch(tempered, each_loss, _abstract_rows(text))
 
 
 def _lower_of_batch(

@@ -55,6 +55,9 @@ class Reinforcement(StrictModel):
         "tokens",
         description="Loss over all tokens (DAPO), the mean of each completion's (GRPO), or over maxTokens (Dr. GRPO).",
     )
+    temperature: Annotated[float, Unit("ratio")] = Field(
+        1.0, gt=0, le=10, description="Divides the logits that tokens are drawn by and learned by; below 1 is tamer."
+    )
     updates: Annotated[int, Unit("steps")] = Field(
         1, ge=1, le=64, description="Steps that are taken on completions of the same weights, each on its own part."
     )
