@@ -220,6 +220,7 @@ def test_data_moves_no_less_than_the_least(fsdp: str, tmp_path: Path) -> None:
     assert data["bytes"] >= data["least"] > 0
 
 
+@pytest.mark.long  # tests/plan has pipelines, compiled and estimated
 def test_a_pipeline_says_how_long_its_stages_idle(tmp_path: Path) -> None:
     """By the schedule; the least time of a step has it, and the bytes that stages hand on are an axis of their own."""
     words = ["--set=training.mesh={pipeline: 2}", "--set=training.model.layers=8"]

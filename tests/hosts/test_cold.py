@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+import pytest
 from tests.cli.shell import Shell
 
 
+@pytest.mark.long  # tests/train/test_kept_order.py looks at the order of such sums itself
 def test_the_rank_that_compiles_runs_what_the_others_load(tmp_path: Path) -> None:
     """Without a tensor axis and with one sequence a device the sums of a program just compiled are in another order."""
     with Shell(

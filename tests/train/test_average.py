@@ -90,6 +90,7 @@ def test_it_lies_as_the_weights_do(make_program: MakeProgram, mesh: str) -> None
     assert {*flat(without)} == {*flat(state)} - more_of_state
 
 
+@pytest.mark.long  # it is the average of each mesh's weights, and those of meshes are compared elsewhere
 def test_no_mesh_changes_its_loss(make_program: MakeProgram) -> None:
     """After some steps the averaged weights have the loss that they have on one device, which is not the last ones'."""
     found = {}

@@ -165,6 +165,7 @@ def test_learned_positions_and_dropout_are_those_of_one_device(make_program: Mak
 
 
 @pytest.mark.usefixtures("as_a_trainer")
+@pytest.mark.long  # tests/train/test_pipeline.py has a run go on without its axis, and with it again
 def test_a_run_goes_on_without_context_and_with_it_again(tmp_path: Path) -> None:
     """Saved with sequences split, restored with whole ones, and the other way round: the losses are of one run."""
     text = tmp_path / "text.txt"

@@ -304,6 +304,7 @@ def test_a_run_goes_on_where_it_was(begun: tuple[Path, list[str]], lora: tuple[s
         assert not any("reference" in name for name in read_manifest(str(whole / "checkpoints"), 12).arrays)
 
 
+@pytest.mark.long  # tests/cli/test_evaluate.py has a run without a reference
 def test_a_run_without_a_reference_needs_no_weights(begun: tuple[Path, list[str]]) -> None:
     """It begins with drawn weights, learns what is in order, and goes on where it was."""
     path, words = begun
