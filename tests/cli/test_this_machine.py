@@ -130,6 +130,7 @@ def test_a_run_on_gpus_is_read_without_them(disturbed: Run, processor: Shell) ->
     assert "4 GPU devices (gpu 1x4) are not on this machine: on the processor instead" in made.stderr
 
 
+@pytest.mark.long  # a checkpoint knows nothing of devices; above it is read without them
 def test_a_run_on_gpus_is_read_on_them(gpus: Shell, disturbed: Run) -> None:
     """Where the run's devices are, they make the text."""
     made = gpus.call("generate", disturbed.directory.name, "--prompt", "1 times ", "--tokens", "8")

@@ -54,6 +54,7 @@ def behind_a_receiver(cluster: Cluster, _chart: Cluster, cluster_namespace: str)
     cluster.client.kubectl("delete", "accel", NAME)
 
 
+@pytest.mark.long  # such pods are rendered in tests/operator/render, and their states decided on in its policies
 def test_a_job_trains_beside_the_container_of_its_class(
     behind_a_receiver: dict[str, Any], apply: Apply, here: Here
 ) -> None:

@@ -28,6 +28,7 @@ def places(_chart: Cluster, cluster: Cluster, cluster_namespace: str) -> Iterato
         made.close(node)
 
 
+@pytest.mark.long  # tests/operator/test_fewer_slices.py decides so, tests/hosts/test_same_run.py goes on elsewhere
 def test_a_slice_is_left_out_and_taken_in_again(places: Places, apply: Apply, here: Here) -> None:
     """One slice goes on from the checkpoint; once the other has its place again the run saves and goes on with both.
 

@@ -132,6 +132,7 @@ def pools(_chart: Cluster, cluster: Cluster, cluster_namespace: str, tmp_path: P
             made.remove()
 
 
+@pytest.mark.long  # tests/operator/controller/test_gangs.py has slices that want a place each
 def test_two_jobs_of_one_slice_each_have_a_pool_of_their_own(pools: Pools, apply: Apply) -> None:
     """The scheduler likes to spread pods: both hosts of a slice are in one pool all the same, and no other's is."""
     with ThreadPoolExecutor() as threads:

@@ -55,6 +55,7 @@ def classes(cluster: Cluster, _chart: Cluster, cluster_namespace: str) -> Iterat
     cluster.client.kubectl("delete", "accel", *MEMORY)
 
 
+@pytest.mark.long  # the controller's part of it is in tests/operator, the plan's in tests/cli
 @pytest.mark.usefixtures("classes")
 def test_a_job_that_does_not_fit_asks_for_no_hardware(
     apply: Apply, cluster: Cluster, cluster_namespace: str, here: Here

@@ -50,7 +50,7 @@ def test_to_the_end(pods: Apart) -> None:
     assert not (pods.directory / LOGS).exists()
 
 
-@pytest.mark.parametrize("host", [0, 1])
+@pytest.mark.parametrize("host", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_killed(pods: Apart, host: int) -> None:
     """A pod that is lost with its folder is replaced alone, host 0 too; what the run has used and measured goes on."""
     pods.start(faults=[HELD, HELD_AGAIN])
@@ -121,6 +121,7 @@ def test_the_one_before_writes_while_host_0_begins(pods: Apart) -> None:
     assert [event["attempt"] for event in pods.events("attempt")] == [0, 1]
 
 
+@pytest.mark.long  # test_pod.py has the same on a volume
 def test_all_asked_to_go(pods: Apart) -> None:
     """A job that is deleted is saved; made again under another uid, on other disks, it goes on from there at once.
 
@@ -145,6 +146,7 @@ def test_all_asked_to_go(pods: Apart) -> None:
     assert [event["fromStep"] for event in pods.events("running")] == [0, step]
 
 
+@pytest.mark.long  # test_pod.py has the same on a volume
 def test_suspended(pods: Apart) -> None:
     """Asked to stop, the run is saved and every pod says so; the next round goes on."""
     pods.start(saveEvery=None, faults=[HELD])

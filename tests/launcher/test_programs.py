@@ -213,6 +213,7 @@ shardwise.checkpoint.save({"n": 2}, 2)
 """
 
 
+@pytest.mark.long  # a helper that is forked, below, is told from the program in the same way
 def test_a_script_that_starts_another(shell: ProgramShell) -> None:
     """The other has no part in the run: it is a run by itself in a directory of its own, and without one is refused."""
     run = begin(shell, "starts", STARTS_ANOTHER, "recovery.restarts=" + NONE)
@@ -272,7 +273,7 @@ SIGNS = {
 }
 
 
-@pytest.mark.parametrize("sign", all_but(["output", "work of a child"], SIGNS))
+@pytest.mark.parametrize("sign", all_but(["output"], SIGNS))
 def test_signs_of_life(shell: ProgramShell, sign: str) -> None:
     """One that writes, or works, or has another program work, for longer than hangAfter, is no hang."""
     run = begin(shell, sign.replace(" ", "-"), SIGNS[sign], "recovery={hangAfter: 6s, restarts: {hang: 0}}")
@@ -340,6 +341,7 @@ def test_a_program_that_reports_each_twentieth_step(shell: ProgramShell) -> None
     assert run.send(signal.SIGTERM) == ExitCode.SAVED
 
 
+@pytest.mark.long  # test_stop.py has the leader's part
 def test_the_deadline(shell: ProgramShell) -> None:
     """A program that knows nothing of a deadline is stopped at it, and until then the run counts as running."""
     run = begin(shell, "deadline", WAITS, "deadline=25s")
@@ -371,7 +373,7 @@ NO_RECORDS = {
 }
 
 
-@pytest.mark.parametrize("what", all_but(["another", "endless"], NO_RECORDS))
+@pytest.mark.parametrize("what", all_but(["another"], NO_RECORDS))
 def test_a_file_that_is_no_progress_record(shell: ProgramShell, what: str) -> None:
     """It counts as none, of this attempt and for the next one, and the program's log says so once."""
     script = (
@@ -422,6 +424,7 @@ if os.environ["SHARDWISE_ATTEMPT"] == "0":
 """
 
 
+@pytest.mark.long  # one more way to find what the test above ends
 def test_what_it_leaves_behind_in_another_environment_is_ended(shell: ProgramShell) -> None:
     """So is a child with nothing of the program's environment, and what that has started."""
     run = begin(shell, "leaves-unmarked", f"{LEAVES_UNMARKED}{WAITS}", "recovery.restarts.failure=1")

@@ -3,6 +3,7 @@
 import pytest
 from tests.tour.breaking import Broken, Outcomes
 
+pytestmark = pytest.mark.long  # minutes, and of its parts the trainer's own tests have each
 BROKEN = [
     Broken(
         idea="a row of stages that is no ring",

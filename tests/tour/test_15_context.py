@@ -3,6 +3,7 @@
 import pytest
 from tests.tour.breaking import Broken, Outcomes
 
+pytestmark = pytest.mark.long  # minutes, and of its parts the trainer's own tests have each
 BROKEN = [
     Broken(
         idea="gathered keys left in the order of the devices",
