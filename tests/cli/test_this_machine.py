@@ -68,6 +68,7 @@ def simulated(processor: Shell) -> Run:
     return run
 
 
+@pytest.mark.long  # below it is told from other machines; what is killed is in tests/hosts
 def test_a_job_for_gpus_trains_on_those_of_this_machine(disturbed: Run, simulated: Run) -> None:
     """It goes on from its checkpoints after a kill and a hang, is evaluated, and ends as the same job simulated."""
     assert disturbed.summary["restarts"] == {"failure": 1, "hang": 1}
@@ -121,6 +122,7 @@ def test_several_hosts_are_refused(hardware: str, fragments: list[str], command:
         assert fragment in ended.error
 
 
+@pytest.mark.long  # a checkpoint knows nothing of devices
 def test_a_run_on_gpus_is_read_without_them(disturbed: Run, processor: Shell) -> None:
     """On a machine without GPUs a run that had some is exported, and makes text; which devices make it is said."""
     exported = processor.call("export", str(disturbed.directory), "out/model.safetensors")

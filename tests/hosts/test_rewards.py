@@ -73,6 +73,7 @@ def test_two_hosts_find_what_one_finds(shell: Shell) -> None:
         assert record["entropy"] == pytest.approx(expected[step]["entropy"], abs=1e-5)
 
 
+@pytest.mark.long  # one host's part is in tests/train/test_rewards.py
 def test_what_one_host_is_told_ends_both(shell: Shell) -> None:
     """An answer that is no number is bad input, whichever host it was given on, and is not tried again."""
     run = shell.begin(

@@ -34,6 +34,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry
         subprocess.run([engine_here(), "rmi", *tags], env=environment(), capture_output=True, check=True)
 
 
+@pytest.mark.long  # minutes; test_images.py runs what is built
 def test_images_are_published_by_the_digest_of_their_index(server: Registry, tmp_path: Path) -> None:
     """The registry has an image for each architecture, with bill and provenance; the chart takes them all."""
     name = publish("operator", registry=server.name, architectures=ARCHITECTURES, folder=tmp_path)

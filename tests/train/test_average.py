@@ -201,6 +201,7 @@ def test_the_average_is_read_as_a_model(begun: tuple[Path, list[str]], words: tu
     assert not np.array_equal(last.params["token_embedding"], model.params["token_embedding"])
 
 
+@pytest.mark.long  # averages are read, and adapters added, each by itself
 def test_averaged_adapters_are_added_to_the_weights(begun: tuple[Path, list[str]]) -> None:
     """The model that is read has the loss that the run's evaluation gave by their name."""
     path, before = begun
@@ -230,6 +231,7 @@ def test_another_average_is_another_run(begun: tuple[Path, list[str]]) -> None:
         run_here(path / "base", *_without(words))
 
 
+@pytest.mark.long  # its rule is the one of other weights, below
 def test_a_fork_that_averages_begins_with_the_weights(begun: tuple[Path, list[str]]) -> None:
     """A run that had none is refused it, unless it is forked: then it is of the steps from there on, and says so."""
     path, words = begun

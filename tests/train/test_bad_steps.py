@@ -247,6 +247,7 @@ def test_a_run_without_bad_steps_is_the_same_whether_it_would_skip_them(run: Run
     assert run.losses("skips") == pytest.approx(run.losses("stops"), rel=2e-6)
 
 
+@pytest.mark.long  # the judge's budget is tested alone above
 def test_more_skips_than_allowed_end_the_run(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """They count from the last save on, unless all steps before that were skipped too, by this start or the last."""
     monkeypatch.setattr(Loader, "number", lambda _loader, step: _BAD_BATCH if step >= 2 else step)
@@ -306,6 +307,7 @@ def test_a_fork_in_the_same_order_leaves_out_what_the_run_before_it_did(run: Run
     assert read_manifest(str(tmp_path / "one" / "checkpoints"), 8).history.left_out == (_BAD_BATCH,)
 
 
+@pytest.mark.long  # a fork in the same order, and a run's own batches, are here
 def test_a_fork_keeps_the_batches_that_it_leaves_out_itself(run: Run, tmp_path: Path) -> None:
     """A restart of it, before it has saved anything, knows its own from those of the run before it."""
     back = ("training.badSteps.nonFinite=rollBack", "training.seed=7", "training.checkpoint.everySteps=100")
@@ -340,6 +342,7 @@ def test_a_run_stopped_before_a_spike_judges_it_like_one_that_was_not(
     assert run.digests("parts", 12) == run.digests("whole", 12)
 
 
+@pytest.mark.long  # a fork in the same order, and a run's own judgement, are here
 @pytest.mark.usefixtures("as_a_trainer")
 def test_a_fork_onto_other_data_is_judged_by_its_own_losses(tmp_path: Path) -> None:
     """Beside those of text that was learnt by heart every loss of another text would be a spike."""

@@ -43,6 +43,7 @@ MESHES = {
 }
 
 
+@pytest.mark.long  # tests/train/test_expert_adapters.py has adapters on meshes
 @pytest.mark.parametrize(
     "words",
     [(), pytest.param(LLAMA, marks=pytest.mark.long), pytest.param(LATENT, marks=pytest.mark.long)],

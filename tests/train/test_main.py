@@ -222,6 +222,7 @@ def test_what_takes_long_says_that_it_gets_on(tmp_path: Path, monkeypatch: pytes
     assert "restore" in beats
 
 
+@pytest.mark.long  # the same command that goes back is here, too
 @pytest.mark.usefixtures("as_a_trainer")
 def test_going_back_leaves_the_later_checkpoints_behind(tmp_path: Path) -> None:
     """After a spike of the loss one goes on from before it at another rate, and comes past what was saved there."""

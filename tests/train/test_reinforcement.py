@@ -389,6 +389,7 @@ def test_what_is_not_trained_on_is_evaluated(begun: tuple[Path, list[str]]) -> N
             assert other[name] == pytest.approx(values, abs=1e-4), name
 
 
+@pytest.mark.long  # the gradient of staying near is that of the written loss above
 @pytest.mark.parametrize(
     "lora",
     [pytest.param(("training.lora.rank=4",), marks=pytest.mark.long), ()],
