@@ -49,6 +49,14 @@ def processor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
 
 
 @pytest.fixture(scope="module")
+def calm(gpus: Shell) -> Run:
+    """Return the run of a job for four GPUs at its end; nothing disturbed it."""
+    run = gpus.begin("calm", GPUS, EVALUATED)
+    run.finish()
+    return run
+
+
+@pytest.fixture(scope="module")
 def disturbed(gpus: Shell) -> Run:
     """Return the run of a job for four GPUs at its end: its first trainer was killed, its second one stopped."""
     run = gpus.begin("gpus", GPUS, EVALUATED)
@@ -68,7 +76,14 @@ def simulated(processor: Shell) -> Run:
     return run
 
 
-@pytest.mark.long  # below it is told from other machines; what is killed is in tests/hosts
+def test_a_job_for_gpus_ends_as_the_same_job_simulated(calm: Run, simulated: Run) -> None:
+    """It is evaluated on its way, on as many devices."""
+    assert {record["step"] for record in calm.records("evaluated")} == set(range(4, STEPS + 1, 4))
+    assert calm.records("started")[0]["devices"] == 4
+    assert simulated.summary["digest"] == calm.summary["digest"]
+
+
+@pytest.mark.long  # undisturbed it is above; what is killed and hangs is in tests/hosts
 def test_a_job_for_gpus_trains_on_those_of_this_machine(disturbed: Run, simulated: Run) -> None:
     """It goes on from its checkpoints after a kill and a hang, is evaluated, and ends as the same job simulated."""
     assert disturbed.summary["restarts"] == {"failure": 1, "hang": 1}
@@ -122,20 +137,19 @@ def test_several_hosts_are_refused(hardware: str, fragments: list[str], command:
         assert fragment in ended.error
 
 
-@pytest.mark.long  # a checkpoint knows nothing of devices
-def test_a_run_on_gpus_is_read_without_them(disturbed: Run, processor: Shell) -> None:
+def test_a_run_on_gpus_is_read_without_them(calm: Run, processor: Shell) -> None:
     """On a machine without GPUs a run that had some is exported, and makes text; which devices make it is said."""
-    exported = processor.call("export", str(disturbed.directory), "out/model.safetensors")
+    exported = processor.call("export", str(calm.directory), "out/model.safetensors")
     assert (exported.returncode, exported.stderr) == (0, "")
-    made = processor.call("generate", str(disturbed.directory), "--prompt", "1 times ", "--tokens", "8")
+    made = processor.call("generate", str(calm.directory), "--prompt", "1 times ", "--tokens", "8")
     assert (made.returncode, made.stdout.startswith("1 times ")) == (0, True)
     assert "4 GPU devices (gpu 1x4) are not on this machine: on the processor instead" in made.stderr
 
 
 @pytest.mark.long  # a checkpoint knows nothing of devices; above it is read without them
-def test_a_run_on_gpus_is_read_on_them(gpus: Shell, disturbed: Run) -> None:
+def test_a_run_on_gpus_is_read_on_them(gpus: Shell, calm: Run) -> None:
     """Where the run's devices are, they make the text."""
-    made = gpus.call("generate", disturbed.directory.name, "--prompt", "1 times ", "--tokens", "8")
+    made = gpus.call("generate", calm.directory.name, "--prompt", "1 times ", "--tokens", "8")
     assert (made.returncode, made.stdout.startswith("1 times ")) == (0, True)
     assert "processor" not in made.stderr
 

@@ -172,7 +172,6 @@ def test_all_processes_agree(shell: ProgramShell) -> None:
     assert "for itself" not in run.output, "there is no array of JAX to compute twice"
 
 
-@pytest.mark.long  # it waits for what gloo waits for
 def test_a_process_may_come_late_to_its_first_sum(shell: ProgramShell) -> None:
     """One loads or compiles half a minute longer than the other, which waits for it: nothing is started again."""
     (shell.folder / "late.py").write_text(LATE)

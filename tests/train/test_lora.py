@@ -46,7 +46,7 @@ MESHES = {
 @pytest.mark.long  # tests/train/test_expert_adapters.py has adapters on meshes
 @pytest.mark.parametrize(
     "words",
-    [(), pytest.param(LLAMA, marks=pytest.mark.long), pytest.param(LATENT, marks=pytest.mark.long)],
+    [(), LLAMA, LATENT],
     ids=["gpt2", "llama", "latent"],
 )
 def test_losses_do_not_depend_on_the_mesh(make_program: MakeProgram, words: tuple[str, ...]) -> None:

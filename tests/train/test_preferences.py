@@ -57,7 +57,7 @@ MESHES = {
     "fsdp 2 x pipeline 3": (6, ("mesh.pipeline=3", "batch.microbatches=3")),
 }
 SHORT = ["fsdp 2 x context 4, ring", "fsdp 2 x pipeline 3"]
-"""Those that `make test` takes with adapters; the others it takes with all weights."""
+"""Those that `make test` takes with adapters; with all weights it takes replicas."""
 
 
 @pytest.mark.parametrize(

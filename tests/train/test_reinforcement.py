@@ -390,11 +390,7 @@ def test_what_is_not_trained_on_is_evaluated(begun: tuple[Path, list[str]]) -> N
 
 
 @pytest.mark.long  # the gradient of staying near is that of the written loss above
-@pytest.mark.parametrize(
-    "lora",
-    [pytest.param(("training.lora.rank=4",), marks=pytest.mark.long), ()],
-    ids=["adapters", "all weights"],
-)
+@pytest.mark.parametrize("lora", [("training.lora.rank=4",), ()], ids=["adapters", "all weights"])
 def test_a_run_stays_near_what_it_was(begun: tuple[Path, list[str]], lora: tuple[str, ...]) -> None:
     """Compared with the weights that it began with, at first it is no other, and a larger weight keeps it nearer."""
     path, words = begun

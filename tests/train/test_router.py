@@ -31,7 +31,7 @@ SHORT = [
     "pipeline 2 x fsdp 2 x experts over 2, 4 microbatches",
     "replica 2 x experts over 2 x tensor 2, no fsdp",
 ]
-"""Of the meshes, each of whose axes is in one of these, what `make test` takes."""
+"""Those that `make test` takes; `tests/train/test_experts.py` has experts with their sequences split, too."""
 BIASED = (
     *MIXTURE,
     "model.experts.score=sigmoid",

@@ -21,7 +21,8 @@ public alternative is to compile at each start: 22 s instead of 0.6 s for the ti
 `_jax.make_gloo_tcp_collectives` starts the thread in which a process receives what other processes on CPUs send to it.
 There is no name for that thread, and no option for its priority (docs/decisions/0051-receivers.md).
 
-When an upgrade breaks something here, `tests/train/test_jax_private.py` and `test_kept_order.py` say what.
+When an upgrade breaks something here, `test_jax_private.py`, `test_kept_order.py` and `test_executables.py` of
+`tests/train` say what.
 """
 
 import os
@@ -44,8 +45,15 @@ from shardwise.train.kept_order import in_order
 Array = jax.Array
 _TASKS = Path("/proc/self/task")  # Linux alone has priorities of threads
 _LOWEST_PRIORITY = 19
-_PLACED = ("in_shardings", "out_shardings", "in_layouts", "out_layouts")
-_GIVEN = ("global_in_avals", "global_out_avals", "kept_var_idx", *_PLACED)
+_GIVEN = (
+    "global_in_avals",
+    "global_out_avals",
+    "in_layouts",
+    "in_shardings",
+    "kept_var_idx",
+    "out_layouts",
+    "out_shardings",
+)
 
 
 class KeyValueStore(Protocol):
