@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import jax
 import pytest
@@ -50,12 +50,15 @@ def exhausted(*_: object, **__: object) -> Any:
         ("init", "^out of memory" + OF_ROWS),
     ],
 )
-def test_a_program_that_is_refused_is_named(tmp_path: Path, name: str, expected: str) -> None:
+def test_a_program_that_is_refused_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, expected: str
+) -> None:
     """Also where a thread compiles it; one of which nothing is known is told of as such."""
+    monkeypatch.setattr(jax.stages.Lowered, "compile", exhausted)
     job = resolve(loads(SMALL, []))
     config = GptConfig.of(job.spec.training, tokenizer_size=257, platform="cpu")
     kept = Executables(job, config, 0)
-    lowered = cast("Any", SimpleNamespace(compile=exhausted))
+    lowered = jax.jit(lambda x: x).lower(1.0)
     with ThreadPoolExecutor(1) as pool, pytest.raises(OutOfMemoryError, match=expected), user_errors(job, tmp_path):
         pool.submit(kept.get, name, lambda: lowered).result()
 
