@@ -13,7 +13,7 @@ from benchmarks.workers.prompt import PROMPT, TEMPERATURE, num_tokens  # noqa: E
 from benchmarks.workers.shardwise_step import program_of  # noqa: E402  imports JAX
 
 from shardwise.train.decoder import Decoder  # noqa: E402
-from shardwise.train.generate import of_batches, wish_of  # noqa: E402
+from shardwise.train.generate import of_prompts, wish_of  # noqa: E402
 from shardwise.train.sampling import Sampling  # noqa: E402
 
 
@@ -26,7 +26,7 @@ def main() -> None:
     prompts = [list(PROMPT)] * batch
 
     def once() -> None:
-        made = sum(len(part.tokens) for part in of_batches(decoder, prompts, wish_of(count, seed=1)))
+        made = sum(len(part.tokens) for part in of_prompts(decoder, prompts, wish_of(count, seed=1)))
         assert made == batch * count
 
     serve(partial(rate_of, once, steps=3, work=batch * count), {})

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partialmethod
 from typing import Any
+from unittest.mock import Mock
 
 import jax
 import numpy as np
@@ -120,7 +122,7 @@ def forward(small: tuple[Program, Params]) -> Forward:
 
 
 @pytest.fixture(scope="module")
-def compiled() -> dict[object, dict[int, jax.stages.Compiled]]:
+def compiled() -> dict[object, dict[str, jax.stages.Compiled]]:
     """The small model's programs, by what they are made for."""
     return {}
 
@@ -192,7 +194,7 @@ def test_each_replica_makes_its_own_rows(name: str, monkeypatch: pytest.MonkeyPa
     whole = of(alone)
     stop = whole[0][2]
     decoder = Decoder.of(apart, params, GREEDY, len(prompts))
-    batch, _ = decoder.begin(prompts)
+    batch, _ = decoder.join(decoder.empty(), dict(enumerate(prompts)), None)
     program = lower_tokens(apart, decoder.layout, decoder.num_rows, GREEDY).compile().as_text() or ""
     executed = parse(program).executed()
     moved = [(one.instruction, kind) for one in executed if (kind := _kind(one.instruction))]
@@ -300,6 +302,49 @@ def test_several_windows_of_several_lengths(small: tuple[Program, Params], forwa
             expected.append(int(logits[0, len(window) - 1].argmax()))
             window = [*window, expected[-1]] if len(window) < 16 else [*window, expected[-1]][-8:]
         assert tokens == expected
+
+
+LONG = 5
+FEW = pytest.param([LONG, 1, 1, 1, 1, 1, LONG, 1, 1], 6, 3, id="as many as go on")
+WAITING = pytest.param([LONG, LONG, LONG, 1, 1, 1], 6, 2, id="two wait for more")
+LAST = pytest.param([LONG, LONG, LONG, 1, 1], 5, 2, id="the last does not wait")
+
+
+@pytest.mark.parametrize(("blocks", "total", "joins"), [FEW, WAITING, LAST])
+def test_a_free_row_takes_the_next_prompt(
+    blocks: Sequence[int], total: int, joins: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is made of more prompts than there are rows is of each what it gives by itself, in whichever slots it is.
+
+    Prompts begin while others go on: as many as go on, at least, or all that wait. So nobody waits for the longest.
+    """
+    program = program_of(gpt2_config(num_layers=1, seq_len=(LONG + 1) * BLOCK))
+    forward, params = forward_of(program), random_params(program)
+    prompts = [[n, 3 * n + 1, 60 - n][: 1 + n % 3] for n in range(len(blocks))]
+    monkeypatch.setattr(generation, "MOST_ROWS", 4)
+    calls = Mock()
+    for name in ("go_on", "join"):
+        found = partialmethod(counted, getattr(Decoder, name), getattr(calls, name))
+        monkeypatch.setattr(Decoder, name, found)
+
+    def is_over(number: int, tokens: Sequence[int]) -> bool:
+        return len(tokens) == blocks[number] * BLOCK
+
+    wishes: dict[str, Any] = {"num_tokens": LONG * BLOCK, "sampling": GREEDY, "is_over": is_over}
+    made = all_of(list(generate_all(program, params, prompts, **wishes)), len(prompts))
+    for prompt, count, tokens in zip(prompts, blocks, made, strict=True):
+        row = np.zeros((1, program.config.seq_len), np.int32)
+        row[0, : len(prompt) + len(tokens)] = [*prompt, *tokens]
+        expected = forward(params, row)[0].argmax(-1)
+        assert len(tokens) == count * BLOCK
+        assert tokens == expected[len(prompt) - 1 : len(prompt) + len(tokens) - 1].tolist()
+    assert (calls.go_on.call_count, calls.join.call_count) == (total, joins)
+
+
+def counted(decoder: Decoder, call: Callable[..., Any], note: Callable[[], Any], *arguments: Any) -> Any:
+    """Note a call of a decoder, and make it."""
+    note()
+    return call(decoder, *arguments)
 
 
 def test_a_window_of_several_blocks() -> None:

@@ -58,7 +58,7 @@ def test_a_token_leaves_one_narrow_vector_in_a_layer() -> None:
     config = gpt2_config(**FIELDS, seq_len=48)
     program = program_of(config, devices=4, mesh={"tensor": 2}, precision={"compute": "bfloat16"})
     decoder = Decoder.of(program, random_params(program), Sampling(temperature=0), 6)
-    batch, _ = decoder.begin([[1, 2, 3]] * 6)
+    batch, _ = decoder.join(decoder.empty(), {row: [1, 2, 3] for row in range(6)}, None)
     assert len(batch.caches) == config.num_layers
     for array in jax.tree.leaves(batch.caches):
         assert {shard.data.nbytes for shard in array.addressable_shards} == {3 * 48 * NARROW * 2}

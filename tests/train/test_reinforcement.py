@@ -23,7 +23,8 @@ from shardwise.protocol.contract import ExitCode
 from shardwise.protocol.errors import DataError
 from shardwise.protocol.evaluated import results
 from shardwise.train.decoder import bytes_of
-from shardwise.train.decoding import lower_weights, lower_window
+from shardwise.train.decoding import lower_empty, lower_weights, lower_window
+from shardwise.train.decoding_arrays import Joining
 from shardwise.train.dropout import Dropout
 from shardwise.train.gradients import gradients
 from shardwise.train.lora import without_adapters
@@ -153,8 +154,9 @@ def test_what_making_completions_holds_is_told(make_program: MakeProgram) -> Non
     rows, layout = room(program, None)
     device = program.layout.mesh.devices.flat[0]
     weights = lower_weights(program, layout).compile()(_params(program))
-    tokens, start = np.ones((rows, 16), np.int32), np.zeros(rows, np.int32)
-    batch = lower_window(program, layout, rows, 16).compile()(tuple(weights), tokens, start)
+    joining = Joining(np.ones((rows, 16), np.int32), np.zeros(rows, np.int32), np.ones(rows, np.bool_), np.int32(15))
+    empty = lower_empty(program, layout, rows).compile()()
+    batch = lower_window(program, layout, rows, 16).compile()(tuple(weights), empty, joining)
 
     def held(tree: Any) -> int:
         shards = (shard for x in jax.tree.leaves(tree) for shard in x.addressable_shards)

@@ -15,8 +15,18 @@ from jax.sharding import NamedSharding
 from numpy.typing import NDArray
 
 from shardwise.job.rounding import padded
-from shardwise.train.decoding import lower_tokens, lower_weights, lower_window
-from shardwise.train.decoding_arrays import Batch, Rows, Wish, cached_by, caches_of, num_slots, params_of, weights_of
+from shardwise.train.decoding import lower_empty, lower_tokens, lower_weights, lower_window
+from shardwise.train.decoding_arrays import (
+    Batch,
+    Joining,
+    Rows,
+    Wish,
+    cached_by,
+    caches_of,
+    num_slots,
+    params_of,
+    weights_of,
+)
 from shardwise.train.host_memory import is_on_host
 from shardwise.train.layout import Layout
 from shardwise.train.mesh import DATA
@@ -41,7 +51,7 @@ class Decoder:
     """The arrays of the model: a call of a program would take the model itself apart, layer by layer."""
     window: int | None = None
     """Positions that all beginnings are filled up to; None: as few as the longest of them needs."""
-    _compiled: dict[int, jax.stages.Compiled] = field(default_factory=dict)
+    _compiled: dict[str, jax.stages.Compiled] = field(default_factory=dict)
 
     @classmethod
     def of(cls, program: Program, params: Mapping[str, Array], sampling: Sampling, num_sequences: int) -> Self:
@@ -53,16 +63,33 @@ class Decoder:
         weights = tuple(lower_weights(program, layout).compile()(dict(params)))
         return cls(program=program, layout=layout, sampling=sampling, num_rows=num_rows, weights=weights)
 
-    def begin(self, windows: Sequence[Sequence[int]]) -> tuple[Batch, int]:
-        """Return the batch after these tokens, one window at most of each row, and its newest slot."""
-        length = self.window or window_for(self.program, max(len(window) for window in windows))
+    def empty(self) -> Batch:
+        """Return a batch in which no row has begun."""
+        batch: Batch = self._run("empty", partial(lower_empty, self.program, self.layout, self.num_rows))
+        return batch
+
+    def join(self, batch: Batch, windows: Mapping[int, Sequence[int]], slot: int | None) -> tuple[Batch, int]:
+        """Return the batch with these tokens, one window at most, in these rows, and its newest slot.
+
+        Other rows stay as they are; all are computed. The given batch is donated.
+
+        Args:
+            batch: has these rows; what was in them is gone.
+            windows: by row.
+            slot: the batch's newest; None if no row has begun.
+
+        """
+        length = self.window or window_for(self.program, max(len(window) for window in windows.values()))
+        slot = length - 1 if slot is None else slot
         tokens = np.zeros((self.num_rows, length), np.int32)
-        start = np.zeros(self.num_rows, np.int32)
-        for row, window in enumerate(windows):
+        start, joins = np.zeros(self.num_rows, np.int32), np.zeros(self.num_rows, np.bool_)
+        for row, window in windows.items():
             start[row] = len(window) - length
             tokens[row, length - len(window) :] = window
+            joins[row] = True
         lower = partial(lower_window, self.program, self.layout, self.num_rows, length)
-        return self._run(length, lower, tokens, start), length - 1
+        joining = Joining(tokens, start, joins, np.array(slot, np.int32))
+        return self._run(f"window-{length}", lower, self.weights, batch, joining), slot
 
     def go_on(self, batch: Batch, rows: Rows, wish: Wish) -> tuple[Batch, NDArray[np.int32], NDArray[np.bool_]]:
         """Make tokens of the live rows until `BLOCK` are made or no row is live. The given batch is donated.
@@ -74,13 +101,13 @@ class Decoder:
 
         """
         lower = partial(lower_tokens, self.program, self.layout, self.num_rows, self.sampling)
-        batch, made, broken = self._run(0, lower, batch, rows, wish)
+        batch, made, broken = self._run("tokens", lower, self.weights, batch, rows, wish)
         return batch, np.asarray(made).T, np.asarray(broken)
 
-    def _run(self, key: int, lower: Callable[[], jax.stages.Lowered], *inputs: Any) -> Any:
-        if key not in self._compiled:
-            self._compiled[key] = lower().compile()
-        return self._compiled[key](self.weights, *inputs)
+    def _run(self, name: str, lower: Callable[[], jax.stages.Lowered], *inputs: Any) -> Any:
+        if name not in self._compiled:
+            self._compiled[name] = lower().compile()
+        return self._compiled[name](*inputs)
 
 
 def window_for(program: Program, longest: int) -> int:

@@ -1,8 +1,9 @@
 """The programs of generation, over a batch of sequences on whatever layout the parameters have.
 
-Three programs: one makes the weights that the others read, cast and laid out once; one takes the beginnings of all
-sequences at once; and one makes up to `BLOCK` tokens of each, the choice of them included. So the host takes part once
-in a block, and the caches are written once in a block. `shardwise.train.decoder` compiles and calls them.
+Four programs: one makes the weights that the others read, cast and laid out once; one makes room for a batch; one takes
+the beginnings of many sequences at once, beside those that go on; and one makes up to `BLOCK` tokens of each, the
+choice of them included. So the host takes part once in a block, and the caches are written once in a block.
+`shardwise.train.decoder` compiles and calls them.
 
 The rows are split over replicas, and each makes its own: what crosses the slow network between slices is the tokens of
 a block, once.
@@ -22,8 +23,10 @@ from shardwise.train.decoding_arrays import (
     BY_ROW,
     NOTHING,
     Batch,
+    Joining,
     Rows,
     Wish,
+    batch_of,
     cached_within,
     caches_of,
     num_slots,
@@ -52,24 +55,50 @@ def lower_weights(program: Program, layout: Layout) -> jax.stages.Lowered:
     return program.lower(jitted, params_of(program))
 
 
+def lower_empty(program: Program, layout: Layout, num_rows: int) -> jax.stages.Lowered:
+    """Lower () -> Batch, in which no row has begun."""
+    jitted = jax.jit(
+        lambda: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), batch_of(program, num_rows)),
+        out_shardings=placed_batch(program, layout),
+        compiler_options=program.compiler_options(runs_once=True),
+    )
+    return program.lower(jitted)
+
+
 def lower_window(program: Program, layout: Layout, num_rows: int, length: int) -> jax.stages.Lowered:
-    """Lower (weights, int32 [rows, length], the first tokens' positions) -> Batch; see `Gpt.first_logits`."""
+    """Lower (weights, Batch, Joining of `length` tokens) -> Batch; see `Gpt.first_logits`. The batch is donated."""
+    cached = cached_within(program, layout)
 
-    def window(weights: Gpt, tokens: Array, start: Array) -> Batch:
-        logits, caches = weights.first_logits(tokens, start, num_slots(program), layout)
-        return Batch(jax.lax.with_sharding_constraint(logits, BY_ROW), caches)
+    def window(weights: Gpt, batch: Batch, joining: Joining) -> Batch:
+        logits, caches = weights.first_logits(joining.tokens, joining.start, num_slots(program), layout)
+        joins = joining.joins[:, None]
 
-    inputs = Abstract((num_rows, length), jnp.int32), Abstract((num_rows,), jnp.int32)
+        def joined(cache: Array, new: Array) -> Array:
+            # What is new ends in the slot of the last token; the ring's newest slot is another one.
+            turned = jnp.roll(new, joining.slot - (length - 1), axis=2)
+            placed: Array = jax.lax.with_sharding_constraint(jnp.where(joins[..., None, None], turned, cache), cached)
+            return placed
+
+        logits = jax.lax.with_sharding_constraint(jnp.where(joins, logits, batch.logits), BY_ROW)
+        return Batch(logits, jax.tree.map(joined, batch.caches, caches))
+
+    number, count = Abstract((), jnp.int32), Abstract((num_rows,), jnp.int32)
+    joining = Joining(Abstract((num_rows, length), jnp.int32), count, Abstract((num_rows,), jnp.bool_), number)
     return _lower(
-        window, program, layout, inputs, (_OF_ROWS, _OF_ROWS), outs=_OF_ROWS, places=placed_batch(program, layout)
+        window,
+        program,
+        layout,
+        (batch_of(program, num_rows), joining),
+        (_OF_ROWS, Joining(*(_OF_ROWS,) * 3, P())),
+        outs=_OF_ROWS,
+        places=placed_batch(program, layout),
     )
 
 
 def lower_tokens(program: Program, layout: Layout, num_rows: int, sampling: Sampling) -> jax.stages.Lowered:
     """Lower (weights, Batch, Rows, Wish) -> (Batch, int32 [BLOCK, rows], bool [rows]); the batch is donated."""
     number, count = Abstract((), jnp.int32), Abstract((num_rows,), jnp.int32)
-    logits = Abstract((num_rows, program.config.Vocab.size), jnp.float32)
-    batch = Batch(logits, caches_of(program, num_rows))
+    batch = batch_of(program, num_rows)
     rows = Rows(number, count, count, count, Abstract((num_rows,), jnp.bool_))
     wish = Wish(Abstract((2,), jnp.uint32), number, number)
     return _lower(

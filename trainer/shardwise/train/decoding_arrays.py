@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -51,6 +52,19 @@ class Rows(NamedTuple):
     """bool [rows]: whether tokens are wanted of it."""
 
 
+class Joining(NamedTuple):
+    """Which rows of a batch begin with which tokens, while the others go on: arrays of the host as well."""
+
+    tokens: Any
+    """int32 [rows, length]: a row's tokens are the last of them."""
+    start: Any
+    """int32 [rows]: the position of a row's first entry; those before position 0 are padding."""
+    joins: Any
+    """bool [rows]: whether the row begins here; of any other nothing is read."""
+    slot: Any
+    """int32 scalar: the newest slot of the caches, where the last tokens go."""
+
+
 class Wish(NamedTuple):
     """What is asked of all rows."""
 
@@ -95,6 +109,11 @@ def caches_of(program: Program, num_rows: int, num_positions: int | None = None)
     else:
         cache = Cache(*(part(config.num_kv_heads, size) for size in (config.head_size, config.value_size)))
     return (cache,) * config.num_layers
+
+
+def batch_of(program: Program, num_rows: int) -> Batch:
+    """Return the shapes and dtypes of a batch."""
+    return Batch(Abstract((num_rows, program.config.Vocab.size), jnp.float32), caches_of(program, num_rows))
 
 
 def placed_batch(program: Program, layout: Layout) -> Batch:

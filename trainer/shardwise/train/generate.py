@@ -4,6 +4,7 @@ Prompts and results are token numbers; the caller has the tokenizer, and has rea
 must make the same calls, and gets the same tokens.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -72,8 +73,11 @@ def generate_all(
     """Yield the tokens that follow the prompts, a block of each sequence at a time; the last one says so.
 
     The model sees at most one window of its positions: of a longer prompt the last window. When the window is full, a
-    new one starts with its last half, whatever the kind of positions. Sequences whose windows are full wait for the
-    others of their batch; from then on they are in step.
+    new one starts with its last half, whatever the kind of positions.
+
+    As many are made at once as there are rows, and a row whose sequence has ended takes the next prompt. Prompts, and
+    sequences whose windows are full, begin together, when at least as many begin as go on beside them, or when all
+    prompts that wait have a row.
 
     The same seed, program, parameters and layout give the same tokens. A sequence's random numbers are its own, by its
     number among the prompts: what else is in the batch changes its logits by rounding at most.
@@ -81,7 +85,7 @@ def generate_all(
     Args:
         program: of the model and of its layout.
         params: by path, laid out as the program stores them.
-        prompts: at least one token each. Batches of `MOST_ROWS` for each part of them are made one after another.
+        prompts: at least one token each. As many as `MOST_ROWS` for each part of a batch are in rows at once.
         num_tokens: the most to make of each.
         sampling: how a token is chosen.
         seed: of random numbers; 64 bits of it count.
@@ -128,43 +132,30 @@ def _generate(
         return
     decoder = Decoder.of(program, params, sampling, min(len(prompts), MOST_ROWS * num_parts(program)))
     del params  # the weights are another copy
-    yield from of_batches(decoder, prompts, wish, is_over)
+    yield from of_prompts(decoder, prompts, wish, is_over)
 
 
-def of_batches(
+def of_prompts(
     decoder: Decoder,
     prompts: Sequence[Sequence[int]],
     wish: Wish,
     is_over: Callable[[int, Sequence[int]], bool] | None = None,
 ) -> Iterator[Made]:
-    """Do the same with a decoder, in batches of as many prompts as it has rows."""
+    """Do the same with a decoder, whose rows take the prompts one after another."""
     length = decoder.program.config.seq_len
-    for first in range(0, len(prompts), decoder.num_rows):
-        numbered = enumerate(prompts[first : first + decoder.num_rows], first)
-        yield from _of_batch(decoder, [_Sequence(n, list(prompt[-length:])) for n, prompt in numbered], wish, is_over)
-
-
-def _of_batch(
-    decoder: Decoder,
-    sequences: Sequence[_Sequence],
-    wish: Wish,
-    is_over: Callable[[int, Sequence[int]], bool] | None,
-) -> Iterator[Made]:
-    length = decoder.program.config.seq_len
-    batch, slot = decoder.begin([each.window for each in sequences])
-    while any(not each.is_over for each in sequences):
-        if not any(_is_live(each, length) for each in sequences):
-            for each in sequences:
-                each.window = each.window[-max(1, length // 2) :]
-            del batch  # it need not be there beside the new one
-            batch, slot = decoder.begin([each.window for each in sequences])
-        batch, tokens, broken = decoder.go_on(batch, _rows(decoder, sequences, slot), wish)
-        found = [[int(token) for token in row if token != NOTHING] for row in tokens]
+    waiting = deque(_Sequence(number, list(prompt[-length:])) for number, prompt in enumerate(prompts))
+    rows: list[_Sequence | None] = [None] * decoder.num_rows
+    batch, slot = decoder.empty(), None
+    while waiting or any(each and not each.is_over for each in rows):
+        if joining := _joining(rows, waiting, length):
+            batch, slot = decoder.join(batch, {row: each.window for row, each in joining.items()}, slot)
+        assert slot is not None, "the first have joined"
+        batch, tokens, broken = decoder.go_on(batch, _rows(rows, slot, length), wish)
         slot = (slot + BLOCK) % num_slots(decoder.program)
-        # The rows behind the sequences are filling.
-        for each, new, is_broken in zip(sequences, found, broken.tolist(), strict=False):
-            if each.is_over:
+        for each, row, is_broken in zip(rows, tokens, broken.tolist(), strict=True):
+            if each is None or each.is_over:
                 continue
+            new = [int(token) for token in row if token != NOTHING]
             has_ended = bool(new) and new[-1] == wish.stop
             kept = new[:-1] if has_ended else new
             each.made += kept
@@ -179,18 +170,30 @@ def _of_batch(
                 )
 
 
-def _is_live(sequence: _Sequence, length: int) -> bool:
-    """Return whether a sequence goes on: it has not ended, and does not wait for a new window."""
-    return not sequence.is_over and len(sequence.window) <= length
+def _joining(rows: list[_Sequence | None], waiting: deque[_Sequence], length: int) -> dict[int, _Sequence]:
+    """Give rows that are free to those that wait, and return who begins a window now, by row: nobody, mostly.
+
+    All rows are computed for those that begin, so there are to be as many of them as go on, at least. The last that
+    wait do not wait for more: the sooner they begin, the sooner all is over.
+    """
+    full = {row: each for row, each in enumerate(rows) if each and not each.is_over and len(each.window) > length}
+    free = [row for row, each in enumerate(rows) if each is None or each.is_over]
+    num_new, num_live = min(len(free), len(waiting)), len(rows) - len(full) - len(free)
+    if len(full) + num_new < num_live and not 0 < len(waiting) <= len(free):
+        return {}
+    for each in full.values():
+        each.window = each.window[-max(1, length // 2) :]
+    new = {row: waiting.popleft() for row in free[:num_new]}
+    for row, each in new.items():
+        rows[row] = each
+    return full | new
 
 
-def _rows(decoder: Decoder, sequences: Sequence[_Sequence], slot: int) -> Rows:
-    length = decoder.program.config.seq_len
-    filling = [0] * (decoder.num_rows - len(sequences))
+def _rows(rows: Sequence[_Sequence | None], slot: int, length: int) -> Rows:
     return Rows(
         slot=np.array(slot, np.int32),
-        length=np.array([min(len(each.window), length) for each in sequences] + filling, np.int32),
-        number=np.array([len(each.made) for each in sequences] + filling, np.int32),
-        sequence=np.array([each.number for each in sequences] + filling, np.int32),
-        live=np.array([_is_live(each, length) for each in sequences] + [False] * len(filling)),
+        length=np.array([min(len(each.window), length) if each else 0 for each in rows], np.int32),
+        number=np.array([len(each.made) if each else 0 for each in rows], np.int32),
+        sequence=np.array([each.number if each else 0 for each in rows], np.int32),
+        live=np.array([each is not None and not each.is_over and len(each.window) <= length for each in rows]),
     )

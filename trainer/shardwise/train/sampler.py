@@ -16,9 +16,9 @@ from shardwise.train.data.encodings import in_template
 from shardwise.train.data.prompts import Prompt
 from shardwise.train.data.tokenizer import Tokenizer
 from shardwise.train.decoder import Decoder, has_room, layout_within, num_parts, window_for
-from shardwise.train.decoding import lower_tokens, lower_weights, lower_window
+from shardwise.train.decoding import lower_empty, lower_tokens, lower_weights, lower_window
 from shardwise.train.executables import Executables
-from shardwise.train.generate import MOST_ROWS, of_batches, wish_of
+from shardwise.train.generate import MOST_ROWS, of_prompts, wish_of
 from shardwise.train.layout import Layout
 from shardwise.train.sampling import Sampling
 from shardwise.train.state import REFERENCE, Program, flat
@@ -63,6 +63,7 @@ class Programs(NamedTuple, Generic[T]):
     """What makes completions: compiled, lowered, or what lowers it."""
 
     weights: T
+    empty: T
     window: T
     tokens: T
 
@@ -94,6 +95,7 @@ def lowering(
     """Return what lowers the programs, for so many prompts that are filled up to so many tokens."""
     return Programs(
         partial(lower_weights, program, layout),
+        partial(lower_empty, program, layout, num_rows),
         partial(lower_window, program, layout, num_rows, window),
         partial(lower_tokens, program, layout, num_rows, _sampling(program)),
     )
@@ -134,7 +136,7 @@ class Sampler:
         """
         num_rows, layout = room(program, limit)
         window = window_for(program, longest)
-        names, place = Programs("weights", f"window-{window}", "tokens"), f"{num_rows} {layout.parameters}"
+        names, place = Programs("weights", "empty", f"window-{window}", "tokens"), f"{num_rows} {layout.parameters}"
         ending = Ending.of(data.tokenizer, program.training.data.train[0].chat_template)
         coming: list[Future[Compiled]] = [
             pool.submit(kept.get, f"sampling-{name} {place}", lower)
@@ -170,7 +172,11 @@ class Sampler:
             num_rows=self.num_rows,
             weights=tuple(self.programs.weights(held)),
             window=self.window,
-            _compiled={self.window: self.programs.window, 0: self.programs.tokens},
+            _compiled={
+                "empty": self.programs.empty,
+                f"window-{self.window}": self.programs.window,
+                "tokens": self.programs.tokens,
+            },
         )
         assert self.program.training.reinforcement is not None
         most, end = self.program.training.reinforcement.max_tokens, self.ending
@@ -178,7 +184,7 @@ class Sampler:
         wish = wish_of(most, seed=seed, stop=end.tokens[0] if is_one else None)
         made: list[list[int]] = [[] for _ in prompts]
         num_over = 0
-        for piece in of_batches(
+        for piece in of_prompts(
             decoder,
             [prompt.tokens for prompt in prompts],
             wish,
