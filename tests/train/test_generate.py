@@ -179,9 +179,12 @@ def test_every_family_on_every_mesh_is_the_whole_forward_pass(name: str, monkeyp
 def test_each_replica_makes_its_own_rows(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A device has its part of the rows of its replica alone; the text is that of one device, also where it ends early.
 
+    And where a prompt begins in a row of one replica, while the others go on.
+
     All that goes from replica to replica is the tokens of a block, once: a slow network may join them.
     """
     monkeypatch.setattr(decoders, "SHORTEST", 8)
+    monkeypatch.setattr(generation, "MOST_ROWS", 1)
     config = FAMILIES[name]()
     prompts = [PROMPT, [7], [3, 66, 21, 8, 9, 30, 2], [0] * 6, [4, 4]]
     alone, apart = program_of(config), program_of(config, devices=8, mesh={"replica": 2, "tensor": 2})
