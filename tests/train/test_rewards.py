@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from textwrap import dedent
@@ -32,9 +33,16 @@ def program(code: str, within: str = "20s") -> Program:
 def asked(rewards: Rewards, lines: list[dict[str, Any]] = LINES) -> list[float]:
     """What it says of lines; whatever comes of it, it is ended."""
     try:
-        return rewards.of(lines, lambda: None)
+        return worth(rewards, lines)
     finally:
         rewards.close()
+
+
+def worth(rewards: Rewards, lines: list[dict[str, Any]], beat: Callable[[], None] = lambda: None) -> list[float]:
+    """What it says of lines."""
+    for line in lines:
+        rewards.ask(line)
+    return rewards.answers(beat)
 
 
 @pytest.mark.parametrize(
@@ -52,19 +60,19 @@ def asked(rewards: Rewards, lines: list[dict[str, Any]] = LINES) -> list[float]:
 def test_the_last_answer_counts(answer: object, completion: str, expected: float) -> None:
     """It is what the group of the last match has, as a text, without the space around it."""
     line = {"answer": answer, "completion": completion}
-    assert Answer(re.compile(r"#### *([0-9]+)"), "answer").of([line], lambda: None) == [expected]
+    assert worth(Answer(re.compile(r"#### *([0-9]+)"), "answer"), [line]) == [expected]
 
 
 def test_an_answer_must_be_there() -> None:
     """A line without the right answer is refused, with the fields that it has."""
     with pytest.raises(DataError, match=r"has 'null' in 'result'; expected the right answer.*its fields: answer, comp"):
-        Answer(re.compile("(a)"), "result").of([{"answer": 1, "completion": "a"}], lambda: None)
+        worth(Answer(re.compile("(a)"), "result"), [{"answer": 1, "completion": "a"}])
 
 
 def test_a_program_says_what_each_is_worth() -> None:
     """It is started once, gets whole lines, and answers step after step."""
     rewards = program(GOOD)
-    assert rewards.of(LINES, lambda: None) == [0.0, 1.5, 2.5]
+    assert worth(rewards, LINES) == [0.0, 1.5, 2.5]
     assert asked(rewards, LINES[1:]) == [1.5, 2.5]
 
 
@@ -113,7 +121,7 @@ def test_what_is_said_unasked_is_refused(tmp_path: Path) -> None:
     """
     rewards = program(dedent(code))
     try:
-        assert rewards.of(LINES[:1], lambda: None) == [1.0]
+        assert worth(rewards, LINES[:1]) == [1.0]
     finally:
         go.touch()
     while not said.exists():
@@ -126,7 +134,7 @@ def test_a_long_answer_makes_progress() -> None:
     """While it is waited for, whoever watches is told."""
     beats: list[float] = []
     rewards = program("import sys, time\nfor line in sys.stdin: time.sleep(1.2); print(1, flush=True)")
-    rewards.of(LINES[:2], lambda: beats.append(time.monotonic()))
+    worth(rewards, LINES[:2], lambda: beats.append(time.monotonic()))
     rewards.close()
     assert max(later - before for before, later in pairwise(beats)) < 1.5
     assert len(beats) >= 4
@@ -153,7 +161,8 @@ def test_a_program_that_hangs_ends_with_its_trainer() -> None:
     from shardwise.train.rewards import rewards_of
     threading.Thread(target=threading.Event().wait, daemon=True).start()
     rewards = rewards_of(Reward.model_validate({{"command": [sys.executable, "-c", {dedent(judge)!r}]}}))
-    print(int(rewards.of([{{"completion": ""}}], lambda: None)[0]), flush=True)
+    rewards.ask({{"completion": ""}})
+    print(int(rewards.answers(lambda: None)[0]), flush=True)
     sys.stdin.read()
     """
     own = subprocess.Popen([sys.executable, "-c", dedent(trainer)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)

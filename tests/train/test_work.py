@@ -67,7 +67,7 @@ def completions(program: Program) -> Completions:
     """Completions for which a device has no memory."""
     nothing: Any = SimpleNamespace(train=SimpleNamespace(prompts=list))
     sampler: Any = SimpleNamespace(program=program, complete=exhausted)
-    phases: Any = SimpleNamespace(entered=lambda _: nullcontext())
+    phases: Any = SimpleNamespace(entered=lambda _: nullcontext(), beat=None)
     return Completions(program.training, nothing, sampler, nothing, nothing, phases)
 
 

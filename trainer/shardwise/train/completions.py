@@ -8,6 +8,7 @@ two groups.
 """
 
 import hashlib
+import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -78,6 +79,7 @@ class Completions:
         self._training, self._learning, self._data = training, training.reinforcement, data
         self._sampler, self._rewards, self._peers, self._phases = sampler, rewards, peers, phases
         self._scores = scores
+        self._asked: list[int] = []
 
     def batches(self, number: int, params: Mapping[str, jax.Array]) -> list[Part]:
         """Return what the steps of a group learn from, each its own part; these are the weights that make it.
@@ -146,18 +148,24 @@ class Completions:
 
     @told_of(Work.COMPLETIONS)
     def _complete(self, params: Mapping[str, jax.Array], prompts: Sequence[Prompt], number: int) -> list[Completion]:
-        def tell(num_made: int) -> None:
-            self._phases.say(f"{num_made:,} of {len(prompts):,} completions")
+        """Return a completion of each; this host asks about those of its part as they end, while others are made."""
+        ended = itertools.count(1)
 
-        return self._sampler.complete(params, prompts, self._training.seed << 32 | number, tell)
+        def tell(row: int, made: Completion) -> None:
+            self._phases.say(f"{next(ended):,} of {len(prompts):,} completions")
+            if row % self._peers.count == self._peers.rank:
+                self._rewards.ask({**made.prompt.line, COMPLETION: made.text})
+                self._asked.append(row)
+
+        return self._sampler.complete(params, prompts, self._training.seed << 32 | number, tell, self._phases.beat)
 
     def _worth(self, made: Sequence[Completion]) -> NDArray[np.float64]:
-        """Return the rewards of all: each host asks about its own part, and tells the others what it has found."""
-        own = made[self._peers.rank :: self._peers.count]
+        """Return the rewards of all: each host waits for those it has asked about, and tells the others."""
         told: dict[str, Any] = {"made": _digest(made)}
+        asked, self._asked = self._asked, []
         try:
-            lines = [{**each.prompt.line, COMPLETION: each.text} for each in own]
-            told["rewards"] = self._rewards.of(lines, self._phases.beat)
+            found_of = dict(zip(asked, self._rewards.answers(self._phases.beat), strict=True))
+            told["rewards"] = [found_of[row] for row in sorted(found_of)]
         except (DataError, RewardError) as error:
             told |= {"kind": type(error).__name__, "error": str(error)}
         # Also of a host that has failed: the others must not wait for it, and all end by the same error.

@@ -14,9 +14,9 @@ import select
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from queue import SimpleQueue
 from typing import Any, Protocol
 
 from shardwise.job.spec.reinforcement import Reward
@@ -35,8 +35,11 @@ Line = Mapping[str, Any]
 class Rewards(Protocol):
     """What says how good completions are."""
 
-    def of(self, lines: Sequence[Line], beat: Callable[[], None]) -> list[float]:
-        """Return the reward of each, a prompt's line with its completion; `beat` is called while it takes long.
+    def ask(self, line: Line) -> None:
+        """Ask about a completion, a prompt's line that has it beside; wait for nothing, and raise nothing."""
+
+    def answers(self, beat: Callable[[], None]) -> list[float]:
+        """Return the reward of each that was asked about since the last answers; call `beat` while it takes long.
 
         Raises:
             DataError: an answer is no number, or a line lacks what an answer is compared with.
@@ -53,7 +56,6 @@ def rewards_of(reward: Reward) -> Rewards:
     return Program(reward) if reward.pattern is None else Answer(re.compile(reward.pattern), reward.field)
 
 
-@dataclass(frozen=True)
 class Answer:
     """1 for a completion whose answer is the one in its line's field, 0 for any other.
 
@@ -61,30 +63,37 @@ class Answer:
     around them.
     """
 
-    pattern: re.Pattern[str]
-    field: str
+    def __init__(self, pattern: re.Pattern[str], field: str) -> None:
+        """Nothing is asked yet."""
+        self._pattern, self._field = pattern, field
+        self._asked: list[Line] = []
 
-    def of(self, lines: Sequence[Line], beat: Callable[[], None]) -> list[float]:
+    def ask(self, line: Line) -> None:
+        """Keep it."""
+        self._asked.append(line)
+
+    def answers(self, beat: Callable[[], None]) -> list[float]:
         """Return the reward of each."""
         beat()
+        lines, self._asked = self._asked, []
         return [float(self._is_right(line)) for line in lines]
 
     def close(self) -> None:
         """Nothing was started."""
 
     def _is_right(self, line: Line) -> bool:
-        right = line.get(self.field)
+        right = line.get(self._field)
         if isinstance(right, bool) or not isinstance(right, (str, int, float)):
             raise DataError(
-                f"reward.field: a prompt's line has {_shown(json.dumps(right))} in {self.field!r}; expected the right "
+                f"reward.field: a prompt's line has {_shown(json.dumps(right))} in {self._field!r}; expected the right "
                 f"answer, a text or a number (its fields: {', '.join(sorted(line))})"
             )
-        found = [match[1] for match in self.pattern.finditer(line[COMPLETION]) if match[1] is not None]
+        found = [match[1] for match in self._pattern.finditer(line[COMPLETION]) if match[1] is not None]
         return bool(found) and found[-1].strip() == str(right).strip()
 
 
 class Program:
-    """A program that is asked. Its answers are read as they come, so that neither side waits for the other's pipe."""
+    """A program that is asked. A thread writes, so that neither side waits for the other's pipe."""
 
     def __init__(self, reward: Reward) -> None:
         """Start it. To be called by the main thread."""
@@ -98,21 +107,31 @@ class Program:
                 f"reward.command: {self._command[0]!r} cannot be started: {error.strerror or error}. Expected a "
                 "program that each host has"
             ) from error
+        self._num_asked, self._unasked = 0, b""
+        self._coming: SimpleQueue[bytes] = SimpleQueue()
+        threading.Thread(target=self._write, daemon=True).start()
 
-    def of(self, lines: Sequence[Line], beat: Callable[[], None]) -> list[float]:
-        """Return the reward of each."""
-        if not lines:
-            return []
-        self._refuse_more()
-        asked = b"".join(json.dumps(line, ensure_ascii=False).encode() + b"\n" for line in lines)
-        threading.Thread(target=self._write, args=(asked,), daemon=True).start()
-        answers = self._answers(len(lines), beat)
-        return [self._number(answer, number) for number, answer in enumerate(answers)]
+    def ask(self, line: Line) -> None:
+        """Have the line written."""
+        if not self._num_asked:
+            self._unasked = self._said()
+        self._num_asked += 1
+        self._coming.put(json.dumps(line, ensure_ascii=False).encode() + b"\n")
+
+    def answers(self, beat: Callable[[], None]) -> list[float]:
+        """Return the reward of each, in the order in which they were asked about."""
+        count, self._num_asked = self._num_asked, 0
+        if self._unasked:  # each answer would be taken for another's
+            raise DataError(
+                f"{self._name} has said {_shown(self._unasked)} unasked; expected a line for each that it is given"
+            )
+        return [self._number(answer, number) for number, answer in enumerate(self._answers(count, beat))]
 
     def close(self) -> None:
         """Close its input, and kill it if it does not end by that."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
+        self._coming.put(b"")
         with suppress(OSError):
             self._process.stdin.close()
         self._process.stdout.close()
@@ -122,19 +141,19 @@ class Program:
             self._process.kill()
             self._process.wait()
 
-    def _refuse_more(self) -> None:
-        """Raise DataError if it says something that nobody has asked: each answer would be taken for another's."""
+    def _said(self) -> bytes:
+        """Return what it has said and nobody has read."""
         assert self._process.stdout is not None
         handle = self._process.stdout.fileno()
-        if select.select([handle], [], [], 0)[0] and (more := os.read(handle, _READ_BYTES)):
-            raise DataError(f"{self._name} has said {_shown(more)} unasked; expected a line for each that it is given")
+        return os.read(handle, _READ_BYTES) if select.select([handle], [], [], 0)[0] else b""
 
-    def _write(self, content: bytes) -> None:
+    def _write(self) -> None:
         assert self._process.stdin is not None
-        rest = memoryview(content)
         with suppress(OSError, ValueError):  # it has ended, or was ended: whoever reads its answers finds it out
-            while rest:
-                rest = rest[self._process.stdin.write(rest) or 0 :]
+            while line := self._coming.get():
+                rest = memoryview(line)
+                while rest:
+                    rest = rest[self._process.stdin.write(rest) or 0 :]
 
     def _answers(self, count: int, beat: Callable[[], None]) -> list[bytes]:
         """Return its next lines, so many."""

@@ -156,9 +156,16 @@ class Sampler:
         return made
 
     def complete(
-        self, params: Mapping[str, jax.Array], prompts: Sequence[Prompt], seed: int, tell: Callable[[int], None]
+        self,
+        params: Mapping[str, jax.Array],
+        prompts: Sequence[Prompt],
+        seed: int,
+        tell: Callable[[int, Completion], None],
+        beat: Callable[[], None],
     ) -> list[Completion]:
-        """Return a completion of each prompt; `tell` is called with how many are made, again and again.
+        """Return a completion of each prompt; tell of each, with its prompt's number, when it has ended.
+
+        And beat while they are made.
 
         Raises:
             NonFiniteError: the parameters give logits that are not numbers.
@@ -182,18 +189,21 @@ class Sampler:
         most, end = self.program.training.reinforcement.max_tokens, self.ending
         is_one = len(end.tokens) == 1
         wish = wish_of(most, seed=seed, stop=end.tokens[0] if is_one else None)
-        made: list[list[int]] = [[] for _ in prompts]
-        num_over = 0
+        tokens: list[list[int]] = [[] for _ in prompts]
+        made: dict[int, Completion] = {}
         for piece in of_prompts(
             decoder,
             [prompt.tokens for prompt in prompts],
             wish,
             None if is_one else lambda _, tokens: end.within(tokens) is not None,
         ):
-            made[piece.sequence] += piece.tokens
-            num_over += piece.is_last
-            tell(num_over)
-        return [self._completion(prompt, tokens, most) for prompt, tokens in zip(prompts, made, strict=True)]
+            number = piece.sequence
+            tokens[number] += piece.tokens
+            beat()
+            if piece.is_last:
+                made[number] = self._completion(prompts[number], tokens[number], most)
+                tell(number, made[number])
+        return [made[number] for number in range(len(prompts))]
 
     def _completion(self, prompt: Prompt, tokens: list[int], most: int) -> Completion:
         end = self.ending
