@@ -33,7 +33,8 @@ class Reward(StrictModel):
         description="Program and its words, without a shell: lines of JSON in, a number for each out.",
     )
     within: Duration = Field(
-        Duration("1m"), description="With command: the longest wait for the rewards of a step, once all of its completions are made."
+        Duration("1m"),
+        description="With command: the longest wait for the rewards of a step, once all of its completions are made.",
     )
 
 
