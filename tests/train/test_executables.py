@@ -213,7 +213,11 @@ def test_simulated_hosts_make_a_program_once(tmp_path: Path) -> None:
     assert len({total for _, total in said}) == 1
 
 
-@pytest.mark.parametrize(("damaged", "costs"), [("programs/by-text/*", MADE), ("programs/[!b]*/*", TRACED)])
+NAMES = "?[!y]*/*"
+"""Files of names, by job: their folders are of hexadecimal digits, and the one beside them is `by-text`."""
+
+
+@pytest.mark.parametrize(("damaged", "costs"), [("programs/by-text/*", MADE), (f"programs/{NAMES}", TRACED)])
 def test_a_damaged_program_is_made_anew(kept: tuple[Path, float], tmp_path: Path, damaged: str, costs: int) -> None:
     """A file that was cut short ends no start: it is replaced, and found whole the next time."""
     folder, total = kept
@@ -280,7 +284,7 @@ def test_on_a_volume_only_programs_of_this_job_are_read(
     assert not (tmp_path / PROGRAMS).exists()
 
 
-@pytest.mark.parametrize(("places", "costs"), [("by-text/*", MADE), ("[!b]*/*", TRACED)], ids=["program", "name"])
+@pytest.mark.parametrize(("places", "costs"), [("by-text/*", MADE), (NAMES, TRACED)], ids=["program", "name"])
 def test_a_program_in_anothers_place_is_not_read(
     kept: tuple[Path, float], tmp_path: Path, places: str, costs: int
 ) -> None:
