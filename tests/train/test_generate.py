@@ -179,7 +179,7 @@ def test_every_family_on_every_mesh_is_the_whole_forward_pass(name: str, monkeyp
 def test_each_replica_makes_its_own_rows(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A device has its part of the rows of its replica alone; the text is that of one device, also where it ends early.
 
-    And where a prompt begins in a row of one replica, while the others go on.
+    And where a prompt takes a row of one replica that has ended.
 
     All that goes from replica to replica is the tokens of a block, once: a slow network may join them.
     """
@@ -293,7 +293,7 @@ def test_what_else_is_in_the_batch_plays_no_part(
 
 
 def test_several_windows_of_several_lengths(small: tuple[Program, Params], forward: Forward) -> None:
-    """Sequences whose windows are full wait for the others; each makes what it makes by itself."""
+    """Sequences whose windows are full wait until as many begin as go on; each makes what it makes by itself."""
     program, params = small
     prompts = [[3] * 15, PROMPT, [7, 8], [1] * 40]
     made = all_of(list(generate_all(program, params, prompts, num_tokens=26, sampling=GREEDY)), 4)
@@ -308,23 +308,27 @@ def test_several_windows_of_several_lengths(small: tuple[Program, Params], forwa
 
 
 LONG = 5
-FEW = pytest.param([LONG, 1, 1, 1, 1, 1, LONG, 1, 1], 6, 3, id="as many as go on")
-WAITING = pytest.param([LONG, LONG, LONG, 1, 1, 1], 6, 2, id="two wait for more")
-LAST = pytest.param([LONG, LONG, LONG, 1, 1], 5, 2, id="the last does not wait")
+FEW = pytest.param([LONG, 1, 1, 1, 1, 1, LONG, 1, 1], 6, 3, {}, id="as many as go on")
+WAITING = pytest.param([LONG, LONG, LONG, 1, 1, 1], 6, 2, {}, id="two wait for more")
+LAST = pytest.param([LONG, LONG, LONG, 1, 1], 5, 2, {}, id="the last does not wait")
 
 
-@pytest.mark.parametrize(("blocks", "total", "joins"), [FEW, WAITING, LAST])
+REPLICAS = pytest.param([LONG, 1, 1, 1, 1, 1, LONG, 1, 1], 6, 3, {"replica": 2, "tensor": 2}, id="on two replicas")
+
+
+@pytest.mark.parametrize(("blocks", "total", "joins", "mesh"), [FEW, WAITING, LAST, REPLICAS])
 def test_a_free_row_takes_the_next_prompt(
-    blocks: Sequence[int], total: int, joins: int, monkeypatch: pytest.MonkeyPatch
+    blocks: Sequence[int], total: int, joins: int, mesh: Mapping[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is made of more prompts than there are rows is of each what it gives by itself, in whichever slots it is.
 
     Prompts begin while others go on: as many as go on, at least, or all that wait. So nobody waits for the longest.
     """
-    program = program_of(gpt2_config(num_layers=1, seq_len=(LONG + 1) * BLOCK))
-    forward, params = forward_of(program), random_params(program)
+    config = gpt2_config(num_layers=1, seq_len=(LONG + 1) * BLOCK)
+    alone, program = program_of(config), program_of(config, devices=8 if mesh else 1, mesh=mesh)
+    forward, weights, params = forward_of(alone), random_params(alone), random_params(program)
     prompts = [[n, 3 * n + 1, 60 - n][: 1 + n % 3] for n in range(len(blocks))]
-    monkeypatch.setattr(generation, "MOST_ROWS", 4)
+    monkeypatch.setattr(generation, "MOST_ROWS", 1 if mesh else 4)
     calls = Mock()
     for name in ("go_on", "join"):
         found = partialmethod(counted, getattr(Decoder, name), getattr(calls, name))
@@ -338,7 +342,7 @@ def test_a_free_row_takes_the_next_prompt(
     for prompt, count, tokens in zip(prompts, blocks, made, strict=True):
         row = np.zeros((1, program.config.seq_len), np.int32)
         row[0, : len(prompt) + len(tokens)] = [*prompt, *tokens]
-        expected = forward(params, row)[0].argmax(-1)
+        expected = forward(weights, row)[0].argmax(-1)
         assert len(tokens) == count * BLOCK
         assert tokens == expected[len(prompt) - 1 : len(prompt) + len(tokens) - 1].tolist()
     assert (calls.go_on.call_count, calls.join.call_count) == (total, joins)
