@@ -13,7 +13,7 @@ from benchmarks.workers.prompt import PROMPT, TEMPERATURE, num_tokens  # noqa: E
 from benchmarks.workers.shardwise_step import program_of  # noqa: E402  imports JAX
 
 from shardwise.train.decoder import Decoder  # noqa: E402
-from shardwise.train.generate import of_prompts, wish_of  # noqa: E402
+from shardwise.train.generation import Wish, of_prompts  # noqa: E402
 from shardwise.train.sampling import Sampling  # noqa: E402
 
 
@@ -21,12 +21,13 @@ def main() -> None:
     """Compile, then take turns."""
     program = program_of(case)
     params = program.lower_init().compile()()["params"]
-    decoder = Decoder.of(program, params, Sampling(temperature=TEMPERATURE), batch)
+    decoder = Decoder.of(program, params, batch)
     count = num_tokens(case.size.seq_len)
     prompts = [list(PROMPT)] * batch
+    wish = Wish(num_tokens=count, sampling=Sampling(temperature=TEMPERATURE), seed=1)
 
     def once() -> None:
-        made = sum(len(part.tokens) for part in of_prompts(decoder, prompts, wish_of(count, seed=1)))
+        made = sum(len(part.tokens) for part in of_prompts(decoder, prompts, wish))
         assert made == batch * count
 
     serve(partial(rate_of, once, steps=3, work=batch * count), {})

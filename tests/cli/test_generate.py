@@ -20,7 +20,7 @@ from shardwise.job.spec import TrainingJob
 from shardwise.protocol.errors import UsageError
 from shardwise.train.data.chat import ChatTokenizer
 from shardwise.train.data.tokenizer import ByteTokenizer, load_tokenizer
-from shardwise.train.generate import Made
+from shardwise.train.generation import Made
 
 decode = ByteTokenizer().decode
 

@@ -32,7 +32,6 @@ from shardwise.plan.compiled import LoweredStep, Step, lowered_step
 from shardwise.train.decoder import num_parts
 from shardwise.train.decoding import lower_tokens, lower_weights, lower_window
 from shardwise.train.probe import lower_chain
-from shardwise.train.sampling import Sampling
 from shardwise.train.state import Program
 from shardwise.train.step import lower_evaluation, lower_token_losses, trace_step
 
@@ -45,9 +44,7 @@ _OTHERS: Mapping[str, Lower] = {
     "window": lambda program: lower_window(
         program, program.layout.whole_over_data(), 2 * num_parts(program), program.config.seq_len
     ),
-    "tokens": lambda program: lower_tokens(
-        program, program.layout.whole_over_data(), 2 * num_parts(program), Sampling(temperature=0.8, top_p=0.9)
-    ),
+    "tokens": lambda program: lower_tokens(program, program.layout.whole_over_data(), 2 * num_parts(program)),
     "probe": lambda program: lower_chain(_first_host(program)),
 }
 _LOCK = Path(__file__).parents[2] / "requirements" / "plan.txt"

@@ -21,7 +21,8 @@ from shardwise.train.config import GptConfig
 from shardwise.train.decoder import Decoder
 from shardwise.train.decoding import lower_tokens
 from shardwise.train.decoding_arrays import BLOCK
-from shardwise.train.generate import Made, generate, generate_all
+from shardwise.train.generate import generate, generate_all
+from shardwise.train.generation import Made
 from shardwise.train.sampling import Sampling
 from shardwise.train.state import Program
 
@@ -134,9 +135,9 @@ def _compiled_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     if "small" in request.fixturenames:
         compiled = request.getfixturevalue("compiled")
 
-        def of(program: Program, params: Params, sampling: Sampling, num_sequences: int) -> Decoder:
-            found = make(program, params, sampling, num_sequences)
-            return replace(found, _compiled=compiled.setdefault((sampling, num_sequences, found.layout.mesh), {}))
+        def of(program: Program, params: Params, num_sequences: int) -> Decoder:
+            found = make(program, params, num_sequences)
+            return replace(found, _compiled=compiled.setdefault((num_sequences, found.layout.mesh), {}))
 
         monkeypatch.setattr(Decoder, "of", of)
 
@@ -196,9 +197,9 @@ def test_each_replica_makes_its_own_rows(name: str, monkeypatch: pytest.MonkeyPa
 
     whole = of(alone)
     stop = whole[0][2]
-    decoder = Decoder.of(apart, params, GREEDY, len(prompts))
+    decoder = Decoder.of(apart, params, len(prompts))
     batch, _ = decoder.join(decoder.empty(), dict(enumerate(prompts)), None)
-    program = lower_tokens(apart, decoder.layout, decoder.num_rows, GREEDY).compile().as_text() or ""
+    program = lower_tokens(apart, decoder.layout, decoder.num_rows).compile().as_text() or ""
     executed = parse(program).executed()
     moved = [(one.instruction, kind) for one in executed if (kind := _kind(one.instruction))]
     across = [one.type for one, kind in moved if "replica" in _axes(_group(one, kind), apart.layout.mesh.shape)]

@@ -24,7 +24,6 @@ from shardwise.train.decoding_arrays import BLOCK, num_slots
 from shardwise.train.latent_attention import LatentAttention
 from shardwise.train.layout import Layout, assemble, flatten
 from shardwise.train.linear import Adapter, Linear
-from shardwise.train.sampling import Sampling
 
 Array = jax.Array
 NARROW = FIELDS["kv_rank"] + FIELDS["rotary_dim"]
@@ -57,14 +56,14 @@ def test_a_token_leaves_one_narrow_vector_in_a_layer() -> None:
     """In bfloat16 two bytes a number, whole on both devices of tensor; no array of the loop has keys of all slots."""
     config = gpt2_config(**FIELDS, seq_len=48)
     program = program_of(config, devices=4, mesh={"tensor": 2}, precision={"compute": "bfloat16"})
-    decoder = Decoder.of(program, random_params(program), Sampling(temperature=0), 6)
+    decoder = Decoder.of(program, random_params(program), 6)
     batch, _ = decoder.join(decoder.empty(), {row: [1, 2, 3] for row in range(6)}, None)
     assert len(batch.caches) == config.num_layers
     for array in jax.tree.leaves(batch.caches):
         assert {shard.data.nbytes for shard in array.addressable_shards} == {3 * 48 * NARROW * 2}
     assert len(jax.tree.leaves(batch.caches)) == config.num_layers
 
-    lowered = lower_tokens(program, decoder.layout, 6, decoder.sampling).as_text()
+    lowered = lower_tokens(program, decoder.layout, 6).as_text()
     assert f"6x1x{num_slots(program)}x{NARROW}x" in lowered
     for width in (config.head_size, config.head_size - config.rotary_dim, config.value_size):
         assert f"6x{config.num_heads}x{num_slots(program)}x{width}x" not in lowered

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from shardwise.protocol.errors import UsageError
-from shardwise.train.sampling import Sampling
+from shardwise.train.sampling import Sampling, Settings, choose
 
 LOGITS = np.array([1.0, 3.0, 2.0, 3.0, -1.0, 0.0], np.float32)
 NUM_DRAWS = 4000
@@ -16,7 +16,8 @@ def drawn(sampling: Sampling, logits: np.ndarray, num_draws: int = NUM_DRAWS) ->
     """How often each token is chosen."""
     random = jax.random.uniform(jax.random.key(0), (num_draws,))
     rows = jnp.broadcast_to(logits, (num_draws, logits.size))
-    return np.bincount(np.asarray(jax.jit(sampling.choose)(rows, random)), minlength=logits.size)
+    settings = Settings.of([sampling] * num_draws)
+    return np.bincount(np.asarray(jax.jit(choose)(rows, random, settings)), minlength=logits.size)
 
 
 @pytest.mark.parametrize("top_k", [1, 3, 6, 100, None])
@@ -64,6 +65,23 @@ def test_the_coldest(temperature: float) -> None:
     """At temperature 0, or next to it, the first of the likeliest is chosen, or any of those that are equal."""
     counts = drawn(Sampling(temperature=temperature), LOGITS, 100)
     assert set(np.flatnonzero(counts).tolist()) == ({1} if temperature == 0 else {1, 3})
+
+
+def test_each_row_has_settings_of_its_own() -> None:
+    """Rows that ask for different things get what each would get in a batch of its own."""
+    asked = [
+        Sampling(temperature=0),
+        Sampling(temperature=2.0),
+        Sampling(temperature=2.0, top_k=2),
+        Sampling(top_p=0.5),
+        Sampling(temperature=0.5, top_k=4, top_p=0.9),
+    ]
+    logits = jax.random.normal(jax.random.key(1), (len(asked), 300)) * 3
+    random = jax.random.uniform(jax.random.key(2), (len(asked),))
+    together = choose(logits, random, Settings.of(asked))
+    alone = [choose(logits[n : n + 1], random[n : n + 1], Settings.of([one]))[0].item() for n, one in enumerate(asked)]
+    assert together.tolist() == alone
+    assert len(set(alone)) > 1
 
 
 @pytest.mark.parametrize(

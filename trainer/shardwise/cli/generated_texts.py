@@ -14,7 +14,7 @@ from shardwise.cli.text_pieces import before_stop, decoder_after, has_ended, pie
 if TYPE_CHECKING:
     from shardwise.cli.asked import Task
     from shardwise.train.data.tokenizer import Tokenizer
-    from shardwise.train.generate import Made
+    from shardwise.train.generation import Made
 
 
 class Texts:

@@ -20,7 +20,7 @@ from shardwise.train.decoding_arrays import (
     Batch,
     Joining,
     Rows,
-    Wish,
+    Wishes,
     cached_by,
     caches_of,
     num_slots,
@@ -30,7 +30,6 @@ from shardwise.train.decoding_arrays import (
 from shardwise.train.host_memory import is_on_host
 from shardwise.train.layout import Layout
 from shardwise.train.mesh import DATA
-from shardwise.train.sampling import Sampling
 from shardwise.train.state import Program
 
 Array = jax.Array
@@ -45,7 +44,6 @@ class Decoder:
 
     program: Program
     layout: Layout
-    sampling: Sampling
     num_rows: int
     weights: tuple[Array, ...]
     """The arrays of the model: a call of a program would take the model itself apart, layer by layer."""
@@ -54,18 +52,18 @@ class Decoder:
     _compiled: dict[str, jax.stages.Compiled] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, program: Program, params: Mapping[str, Array], sampling: Sampling, num_sequences: int) -> Self:
+    def of(cls, program: Program, params: Mapping[str, Array], num_sequences: int) -> Self:
         """Cast and lay out the parameters, which are laid out as the program stores them; they may be dropped then."""
         assert program.layout.context == 1, "positions are in their own order"
         parts = num_parts(program)
         num_rows = padded(num_sequences, parts)  # every part has as many rows
         layout = layout_of(program, num_rows)
         weights = tuple(lower_weights(program, layout).compile()(dict(params)))
-        return cls(program=program, layout=layout, sampling=sampling, num_rows=num_rows, weights=weights)
+        return cls(program=program, layout=layout, num_rows=num_rows, weights=weights)
 
     def empty(self) -> Batch:
         """Return a batch in which no row has begun."""
-        batch: Batch = self._run("empty", partial(lower_empty, self.program, self.layout, self.num_rows))
+        batch: Batch = self._empty()()
         return batch
 
     def join(self, batch: Batch, windows: Mapping[int, Sequence[int]], slot: int | None) -> tuple[Batch, int]:
@@ -87,11 +85,10 @@ class Decoder:
             start[row] = len(window) - length
             tokens[row, length - len(window) :] = window
             joins[row] = True
-        lower = partial(lower_window, self.program, self.layout, self.num_rows, length)
         joining = Joining(tokens, start, joins, np.array(slot, np.int32))
-        return self._run(f"window-{length}", lower, self.weights, batch, joining), slot
+        return self._window(length)(self.weights, batch, joining), slot
 
-    def go_on(self, batch: Batch, rows: Rows, wish: Wish) -> tuple[Batch, NDArray[np.int32], NDArray[np.bool_]]:
+    def go_on(self, batch: Batch, rows: Rows, wishes: Wishes) -> tuple[Batch, NDArray[np.int32], NDArray[np.bool_]]:
         """Make tokens of the live rows until `BLOCK` are made or no row is live. The given batch is donated.
 
         A row lives until it has made the stop token or all tokens, its window is full, or its logits are no numbers.
@@ -100,14 +97,34 @@ class Decoder:
             The batch; the tokens, [rows, BLOCK], with `NOTHING` after a row's last; which rows have no numbers, [rows].
 
         """
-        lower = partial(lower_tokens, self.program, self.layout, self.num_rows, self.sampling)
-        batch, made, broken = self._run("tokens", lower, self.weights, batch, rows, wish)
+        batch, made, broken = self._tokens()(self.weights, batch, rows, wishes)
         return batch, np.asarray(made).T, np.asarray(broken)
 
-    def _run(self, name: str, lower: Callable[[], jax.stages.Lowered], *inputs: Any) -> Any:
+    def compile_all(self, tell: Callable[[str], None]) -> None:
+        """Compile the programs for beginnings of every length, so that none is compiled later; tell of each before."""
+        tell("tokens")
+        self._empty()
+        self._tokens()
+        longest, length = num_slots(self.program), 0
+        while length < longest:
+            length = window_for(self.program, length + 1)
+            tell(f"prompts of up to {length:,} tokens")
+            self._window(length)
+
+    def _empty(self) -> jax.stages.Compiled:
+        return self._of("empty", partial(lower_empty, self.program, self.layout, self.num_rows))
+
+    def _tokens(self) -> jax.stages.Compiled:
+        return self._of("tokens", partial(lower_tokens, self.program, self.layout, self.num_rows))
+
+    def _window(self, length: int) -> jax.stages.Compiled:
+        lower = partial(lower_window, self.program, self.layout, self.num_rows, length)
+        return self._of(f"window-{length}", lower)
+
+    def _of(self, name: str, lower: Callable[[], jax.stages.Lowered]) -> jax.stages.Compiled:
         if name not in self._compiled:
             self._compiled[name] = lower().compile()
-        return self._compiled[name](*inputs)
+        return self._compiled[name]
 
 
 def window_for(program: Program, longest: int) -> int:

@@ -25,7 +25,7 @@ from shardwise.train.decoding_arrays import (
     Batch,
     Joining,
     Rows,
-    Wish,
+    Wishes,
     batch_of,
     cached_within,
     caches_of,
@@ -37,7 +37,7 @@ from shardwise.train.decoding_arrays import (
 )
 from shardwise.train.layout import Layout
 from shardwise.train.model import Gpt
-from shardwise.train.sampling import Sampling
+from shardwise.train.sampling import Settings, choose
 from shardwise.train.state import Abstract, Program
 
 Array = jax.Array
@@ -95,18 +95,19 @@ def lower_window(program: Program, layout: Layout, num_rows: int, length: int) -
     )
 
 
-def lower_tokens(program: Program, layout: Layout, num_rows: int, sampling: Sampling) -> jax.stages.Lowered:
-    """Lower (weights, Batch, Rows, Wish) -> (Batch, int32 [BLOCK, rows], bool [rows]); the batch is donated."""
-    number, count = Abstract((), jnp.int32), Abstract((num_rows,), jnp.int32)
+def lower_tokens(program: Program, layout: Layout, num_rows: int) -> jax.stages.Lowered:
+    """Lower (weights, Batch, Rows, Wishes) -> (Batch, int32 [BLOCK, rows], bool [rows]); the batch is donated."""
+    count, share = Abstract((num_rows,), jnp.int32), Abstract((num_rows,), jnp.float32)
     batch = batch_of(program, num_rows)
-    rows = Rows(number, count, count, count, Abstract((num_rows,), jnp.bool_))
-    wish = Wish(Abstract((2,), jnp.uint32), number, number)
+    rows = Rows(Abstract((), jnp.int32), count, count, Abstract((num_rows,), jnp.bool_))
+    seeds = Abstract((num_rows, 2), jnp.uint32)
+    wishes = Wishes(seeds, count, count, count, Settings(share, count, share))
     return _lower(
-        partial(_tokens, program, layout, sampling),
+        partial(_tokens, program, layout),
         program,
         layout,
-        (batch, rows, wish),
-        (_OF_ROWS, Rows(P(), *(_OF_ROWS,) * 4), P()),
+        (batch, rows, wishes),
+        (_OF_ROWS, Rows(P(), *(_OF_ROWS,) * 3), _OF_ROWS),
         outs=(_OF_ROWS, P(None, "replica"), _OF_ROWS),
         places=(placed_batch(program, layout), layout.replicated, layout.replicated),
     )
@@ -168,24 +169,24 @@ class _Loop(NamedTuple):
 
 
 def _tokens(
-    program: Program, layout: Layout, sampling: Sampling, weights: Gpt, batch: Batch, rows: Rows, wish: Wish
+    program: Program, layout: Layout, weights: Gpt, batch: Batch, rows: Rows, wishes: Wishes
 ) -> tuple[Batch, Array, Array]:
     config, num_rows = program.config, rows.live.shape[0]
-    random = _random(rows, wish)
+    random = _random(rows, wishes)
 
     def one(loop: _Loop) -> _Loop:
         rows, logits = loop.rows, loop.logits[:, : config.vocab_size]
         sound = _everywhere(jnp.isfinite(logits).all(-1))
-        token = _everywhere(sampling.choose(jnp.where(sound[:, None], logits, 0), random[loop.done]))
+        token = _everywhere(choose(jnp.where(sound[:, None], logits, 0), random[loop.done], wishes.settings))
         live = rows.live & sound
         made = loop.made.at[loop.done].set(jnp.where(live, token, NOTHING))
         number = rows.number + live
-        goes_on = live & (token != wish.stop) & (number < wish.num_tokens) & (rows.length < config.seq_len)
+        goes_on = live & (token != wishes.stop) & (number < wishes.num_tokens) & (rows.length < config.seq_len)
         # Rows that do not go on are computed with the others; nobody looks at them again.
         at = Ring(rows.slot, loop.done, jnp.minimum(rows.length, config.seq_len - 1))
         logits, recent = weights.next_logits(token, at, batch.caches, loop.recent, layout)
         logits = jax.lax.with_sharding_constraint(logits, BY_ROW)
-        rows = Rows(rows.slot, rows.length + goes_on, number, rows.sequence, goes_on)
+        rows = Rows(rows.slot, rows.length + goes_on, number, goes_on)
         return _Loop(loop.done + 1, logits, recent, rows, made, loop.broken | (loop.rows.live & ~sound))
 
     cached = cached_within(program, layout)
@@ -206,18 +207,18 @@ def _tokens(
     return Batch(last.logits, jax.tree.map(longer, batch.caches, last.recent)), last.made, last.broken
 
 
-def _random(rows: Rows, wish: Wish) -> Array:
+def _random(rows: Rows, wishes: Wishes) -> Array:
     """Return the random numbers of a block, one for each token that a live row makes: float32 [BLOCK, rows].
 
     All at once, since on CPUs the generator is a loop whose every turn costs as much for one number as for many.
     """
-    key = jax.random.wrap_key_data(wish.seed, impl="threefry2x32")
 
-    def of(sequence: Array, number: Array) -> Array:
-        return jax.random.uniform(jax.random.fold_in(jax.random.fold_in(key, sequence), number))
+    def of(seed: Array, draw: Array, number: Array) -> Array:
+        key = jax.random.fold_in(jax.random.wrap_key_data(seed, impl="threefry2x32"), draw)
+        return jax.random.uniform(jax.random.fold_in(key, number))
 
     numbers = rows.number + jnp.arange(BLOCK)[:, None]
-    drawn: Array = jax.vmap(jax.vmap(of), in_axes=(None, 0))(rows.sequence, numbers)
+    drawn: Array = jax.vmap(jax.vmap(of), in_axes=(None, None, 0))(wishes.seed, wishes.draw, numbers)
     return drawn
 
 

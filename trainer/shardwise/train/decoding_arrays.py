@@ -14,6 +14,7 @@ from shardwise.train.caches import Cache
 from shardwise.train.layout import Layout
 from shardwise.train.mesh import DATA
 from shardwise.train.model import Gpt
+from shardwise.train.sampling import Settings
 from shardwise.train.state import REFERENCE, Abstract, Program, parameters
 
 Array = jax.Array
@@ -46,8 +47,6 @@ class Rows(NamedTuple):
     """int32 [rows]: positions of the row in the caches."""
     number: Any
     """int32 [rows]: tokens made so far."""
-    sequence: Any
-    """int32 [rows]: which sequence it is, for its random numbers."""
     live: Any
     """bool [rows]: whether tokens are wanted of it."""
 
@@ -65,15 +64,18 @@ class Joining(NamedTuple):
     """int32 scalar: the newest slot of the caches, where the last tokens go."""
 
 
-class Wish(NamedTuple):
-    """What is asked of all rows."""
+class Wishes(NamedTuple):
+    """What is asked of each row: arrays of the host as well."""
 
     seed: Any
-    """uint32 [2]."""
+    """uint32 [rows, 2]."""
+    draw: Any
+    """int32 [rows]: which of the rows of this seed it is."""
     num_tokens: Any
-    """int32 scalar: the most of each."""
+    """int32 [rows]: the most of it."""
     stop: Any
-    """int32 scalar: the token that ends a row, or `NOTHING`."""
+    """int32 [rows]: the token that ends it, or `NOTHING`."""
+    settings: Settings
 
 
 def prepared(program: Program, params: Mapping[str, Array]) -> Gpt:

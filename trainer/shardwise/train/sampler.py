@@ -18,7 +18,8 @@ from shardwise.train.data.tokenizer import Tokenizer
 from shardwise.train.decoder import Decoder, has_room, layout_within, num_parts, window_for
 from shardwise.train.decoding import lower_empty, lower_tokens, lower_weights, lower_window
 from shardwise.train.executables import Executables
-from shardwise.train.generate import MOST_ROWS, of_prompts, wish_of
+from shardwise.train.generate import MOST_ROWS
+from shardwise.train.generation import Wish, of_prompts
 from shardwise.train.layout import Layout
 from shardwise.train.sampling import Sampling
 from shardwise.train.state import REFERENCE, Program, flat
@@ -97,7 +98,7 @@ def lowering(
         partial(lower_weights, program, layout),
         partial(lower_empty, program, layout, num_rows),
         partial(lower_window, program, layout, num_rows, window),
-        partial(lower_tokens, program, layout, num_rows, _sampling(program)),
+        partial(lower_tokens, program, layout, num_rows),
     )
 
 
@@ -175,7 +176,6 @@ class Sampler:
         decoder = Decoder(
             program=self.program,
             layout=self.layout,
-            sampling=_sampling(self.program),
             num_rows=self.num_rows,
             weights=tuple(self.programs.weights(held)),
             window=self.window,
@@ -188,7 +188,8 @@ class Sampler:
         assert self.program.training.reinforcement is not None
         most, end = self.program.training.reinforcement.max_tokens, self.ending
         is_one = len(end.tokens) == 1
-        wish = wish_of(most, seed=seed, stop=end.tokens[0] if is_one else None)
+        stop = end.tokens[0] if is_one else None
+        wish = Wish(num_tokens=most, sampling=_sampling(self.program), seed=seed, stop=stop)
         tokens: list[list[int]] = [[] for _ in prompts]
         made: dict[int, Completion] = {}
         for piece in of_prompts(

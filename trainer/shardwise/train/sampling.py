@@ -1,7 +1,9 @@
 """How a token is chosen from a model's logits, on the device."""
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -13,11 +15,13 @@ Array = jax.Array
 _COLDEST = float(np.finfo(np.float32).tiny)
 _BITS_OF_ONE = 0x3F800000
 _PART = 128
+ALL = 2**31 - 1
+"""In the place of top-k: no token is left out."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """The settings, which are part of the compiled program: first the temperature, then top-k, then top-p."""
+    """The settings of one sequence: first the temperature, then top-k, then top-p."""
 
     temperature: float = 1.0
     """Logits are divided by it; 0 takes the most likely token."""
@@ -35,49 +39,87 @@ class Sampling:
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise UsageError(f"top-p: given {self.top_p}, expected more than 0 and at most 1, which keeps all tokens")
 
-    def choose(self, logits: Array, random: Array) -> Array:
-        """Choose a token for each row: int32 [batch].
 
-        Args:
-            logits: float32 [batch, vocab], finite.
-            random: float32 [batch], uniform in [0, 1); a row's token depends on its own alone.
+class Settings(NamedTuple):
+    """The settings of each row, as the device takes them."""
 
-        """
-        top = logits.max(-1, keepdims=True)
-        if self.temperature == 0:
-            # Not argmax: for CPUs XLA makes one instruction of it for each entry, and of this one for many.
-            entries = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 1)
-            return jnp.where(logits == top, entries, logits.shape[1]).min(-1)
-        # Less the maximum first: then no temperature is too small for float32.
-        scaled, tokens = (logits - top) / max(self.temperature, _COLDEST), None
-        if self.top_k is not None and self.top_k < scaled.shape[1]:
-            scaled, tokens = jax.lax.top_k(scaled, self.top_k)
-        weights = jnp.exp(scaled)
-        if self.top_p is not None and self.top_p < 1:
-            weights = _likeliest(weights, self.top_p)
-        drawn = _draw(weights, random)
-        return drawn if tokens is None else jnp.take_along_axis(tokens, drawn[:, None], axis=1)[:, 0]
+    temperature: Any
+    """float32 [rows]."""
+    top_k: Any
+    """int32 [rows]; as many as there are tokens, or more: all."""
+    top_p: Any
+    """float32 [rows]; 1: all."""
+
+    @classmethod
+    def of(cls, rows: Sequence[Sampling]) -> Self:
+        """Return those of these rows."""
+        return cls(
+            # A device takes what is smaller for 0.
+            np.array([row.temperature and max(row.temperature, _COLDEST) for row in rows], np.float32),
+            np.array([ALL if row.top_k is None else min(row.top_k, ALL) for row in rows], np.int32),
+            np.array([1 if row.top_p is None else row.top_p for row in rows], np.float32),
+        )
 
 
-def _likeliest(weights: Array, share: float) -> Array:
-    """Keep the fewest of the largest of [batch, vocab] that are this share of a row together, and those equal to them.
+def choose(logits: Array, random: Array, settings: Settings) -> Array:
+    """Choose a token for each row: int32 [rows].
 
-    The smallest weight that is kept is found by halving: each half is one pass over the row, where sorting takes XLA's
-    CPU compiler thirty times as long. Floats that are not negative are in the order of their bits.
+    Args:
+        logits: float32 [rows, vocab], finite.
+        random: float32 [rows], uniform in [0, 1); a row's token depends on its own alone.
+        settings: of each row.
+
     """
-    needed = share * weights.sum(-1, keepdims=True)
+    top, is_cold = logits.max(-1, keepdims=True), settings.temperature == 0
+    # Less the maximum first: then no temperature is too small for float32.
+    scaled = (logits - top) / jnp.maximum(settings.temperature, _COLDEST)[:, None]
+    weights = jnp.where(is_cold[:, None], logits == top, jnp.exp(scaled))
+    weights = _if_any(settings.top_k < logits.shape[1], _of_count, weights, settings.top_k)
+    weights = _if_any(settings.top_p < 1, _of_share, weights, settings.top_p)
+    return _draw(weights, jnp.where(is_cold, 0, random))  # the first of those that are equal
+
+
+def _if_any(asked: Array, keep: Callable[[Array, Array], Array], weights: Array, setting: Array) -> Array:
+    """Keep fewer of the weights in the rows that ask for it; where none does, the passes over them are spared."""
+    kept: Array = jax.lax.cond(
+        asked.any(), lambda: jnp.where(asked[:, None], keep(weights, setting), weights), lambda: weights
+    )
+    return kept
+
+
+def _of_count(weights: Array, count: Array) -> Array:
+    """Keep so many of the largest of each row of [rows, vocab]; of those that are equal the first."""
+    smallest = _smallest(weights, lambda kept: kept.sum(-1, dtype=jnp.int32) >= count)
+    larger, equal = weights > smallest, weights == smallest
+    room = (count - larger.sum(-1, dtype=jnp.int32))[:, None]
+    return jnp.where(larger | (equal & (equal.cumsum(-1, dtype=jnp.int32) <= room)), weights, 0)
+
+
+def _of_share(weights: Array, share: Array) -> Array:
+    """Keep the fewest of the largest of each row of [rows, vocab] that are this share of it, and what equals them."""
+    needed = share * weights.sum(-1)
+    smallest = _smallest(weights, lambda kept: jnp.where(kept, weights, 0).sum(-1) >= needed)
+    return jnp.where(weights >= smallest, weights, 0)
+
+
+def _smallest(weights: Array, are_enough: Callable[[Array], Array]) -> Array:
+    """Return the largest number of each row such that the weights from it on are enough: float32 [rows, 1].
+
+    It is found by halving: each half is one pass over the row, where sorting takes XLA's CPU compiler thirty times as
+    long. Floats that are not negative are in the order of their bits.
+    """
     bits = jax.lax.bitcast_convert_type(weights, jnp.int32)
 
     def halve(_: int, between: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = between
         middle = low + (high - low) // 2
-        is_enough = jnp.where(bits >= middle, weights, 0).sum(-1, keepdims=True) >= needed
+        is_enough = are_enough(bits >= middle)[:, None]
         return jnp.where(is_enough, middle, low), jnp.where(is_enough, high, middle)
 
     # The maximum is 1 (`choose`), so that no bits are above those of 1.
     ends = jnp.zeros_like(bits[:, :1]), jnp.full_like(bits[:, :1], _BITS_OF_ONE + 1)
     smallest, _ = jax.lax.fori_loop(0, 31, halve, ends)
-    return jnp.where(bits >= smallest, weights, 0)
+    return jax.lax.bitcast_convert_type(smallest, jnp.float32)
 
 
 def _draw(weights: Array, at: Array) -> Array:
