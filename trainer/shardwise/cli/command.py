@@ -52,11 +52,11 @@ def check_average(job: TrainingJob, *, asked: bool) -> None:
 
 
 @contextmanager
-def trainer_imports() -> Iterator[None]:
+def trainer_imports(extras: str = "train") -> Iterator[None]:
     """Import the trainer inside this block: if its libraries are not installed, raise an error that says so.
 
     Raises:
-        UsageError: a library of the extra `train` is missing.
+        UsageError: a library of these extras is missing.
     """
     try:
         yield
@@ -65,5 +65,5 @@ def trainer_imports() -> Iterator[None]:
             raise
         raise UsageError(
             f"this command trains or reads weights and needs {error.name}, which is not installed; "
-            'install the trainer: pip install "shardwise[train]"'
+            f'install the trainer: pip install "shardwise[{extras}]"'
         ) from error

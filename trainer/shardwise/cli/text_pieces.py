@@ -45,17 +45,39 @@ def decoder_after(before: Sequence[int], decode: Callable[[Sequence[int]], str])
     return after
 
 
+class Held:
+    """Text that goes out as far as it is sure to be before any stop text."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        """Begin without text."""
+        self._stops, self._text = stops, ""
+        self.has_ended = False
+        """Whether a stop text is there, which no other one can come before."""
+
+    def take(self, piece: str) -> str:
+        """Take more text, and return what goes out."""
+        self._text += piece
+        self.has_ended = has_ended(self._text, self._stops)
+        if self.has_ended:
+            return self.rest()
+        sure = _sure(self._text, self._stops)
+        out, self._text = self._text[:sure], self._text[sure:]
+        return out
+
+    def rest(self) -> str:
+        """Return what goes out in the end."""
+        out, self._text = self._text[: stop_place(self._text, self._stops)], ""
+        return out
+
+
 def before_stop(pieces: Iterable[str], stops: Sequence[str]) -> Iterator[str]:
     """Yield the text of `pieces` up to the first of the stop texts. What may be the beginning of one is held back."""
-    held = ""
+    held = Held(stops)
     for piece in pieces:
-        held += piece
-        if has_ended(held, stops):
-            break
-        sure = _sure(held, stops)
-        yield held[:sure]
-        held = held[sure:]
-    yield held[: stop_place(held, stops)]
+        yield held.take(piece)
+        if held.has_ended:
+            return
+    yield held.rest()
 
 
 def stop_place(text: str, stops: Sequence[str]) -> int | None:

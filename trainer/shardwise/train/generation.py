@@ -115,11 +115,18 @@ class Generation:
             number: names it in what is made.
             prompt: at least one token of the vocabulary.
             wish: what is asked of it; at least one token.
-            ends: is asked after each block, with all of its tokens so far, whether it has ended.
+            ends: is told after each block all of its tokens so far, the last one too, and says whether it has ended.
 
         """
         window = list(prompt[-self._decoder.program.config.seq_len :])
         self._waiting.append(_Sequence(number, window, wish, ends))
+
+    def drop(self, number: int) -> None:
+        """Make no more of a sequence, and forget it if it waits."""
+        for each in (*self._waiting, *self._rows):
+            if each and each.number == number:
+                each.is_over = True
+        self._waiting = deque(each for each in self._waiting if not each.is_over)
 
     @property
     def is_busy(self) -> bool:
@@ -165,7 +172,8 @@ def _longer(each: _Sequence, new: list[int]) -> Made:
     kept = new[:-1] if has_ended else new
     each.made += kept
     each.window += kept
-    each.is_over = has_ended or len(each.made) >= each.wish.num_tokens or bool(each.ends and each.ends(each.made))
+    asked_to_end = each.ends is not None and each.ends(each.made)
+    each.is_over = asked_to_end or has_ended or len(each.made) >= each.wish.num_tokens
     return Made(each.number, kept, each.is_over)
 
 

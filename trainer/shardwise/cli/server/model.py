@@ -1,0 +1,109 @@
+"""The model that is served: its name, and requests as texts for its rows."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from shardwise.cli.asked import Asked, Task, to_answer, to_go_on
+from shardwise.cli.server.engine import MOST_WAITING
+from shardwise.cli.server.requests import ChatRequest, CompletionRequest, RefusedError, Request, refused, shown
+from shardwise.cli.server.texts import News, Text
+from shardwise.protocol.errors import DataError, UsageError
+from shardwise.train.data.chat import ChatTokenizer, messages_of
+from shardwise.train.data.tokenizer import Tokenizer
+from shardwise.train.generation import refuse_prompt
+from shardwise.train.state import Program
+
+_FEW_TOKENS = 16
+"""Of a completion that does not say how many, as OpenAI's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedModel:
+    """A run's model, and how texts become its tokens and back."""
+
+    name: str
+    program: Program
+    tokenizer: Tokenizer
+    chat: ChatTokenizer | None
+    """None: the run was trained on no conversations."""
+
+    def check_name(self, given: str | None) -> None:
+        """Raise RefusedError unless the model that is asked for is this one, or any."""
+        if given not in (None, self.name):
+            words = f"model: given {given!r}, expected {self.name!r}, the one that is served here"
+            raise RefusedError(404, words, param="model", code="model_not_found")
+
+    def texts(self, request: Request, tell: Callable[[News | Exception], None]) -> list[Text]:
+        """Return the texts that a request asks for: as many of each prompt as it says, those of a prompt together.
+
+        Raises:
+            RefusedError: it asks for another model, or for what the model cannot do.
+
+        """
+        self.check_name(request.model)
+        task, num_tokens = self._task(request)
+        count = request.n or 1
+        if (asks := len(task.asked) * count) > MOST_WAITING:
+            raise RefusedError(
+                400, f"given {len(task.asked)} prompts and n {count}, {asks} texts; expected at most {MOST_WAITING}"
+            )
+        try:
+            wish = request.wish(num_tokens, task.end)
+            for asked in task.asked:
+                refuse_prompt(self.program, asked.tokens)
+        except UsageError as error:
+            raise refused(error) from error
+        return [
+            Text(index, asked, replace(wish, draw=index), task.stops, task.ends, self.tokenizer.decode, tell)
+            for index, asked in enumerate(asked for asked in task.asked for _ in range(count))
+        ]
+
+    def _task(self, request: Request) -> tuple[Task, int]:
+        """Return what is asked, and how many tokens of each at most."""
+        if isinstance(request, ChatRequest):
+            most = request.max_completion_tokens or request.max_tokens or self.program.config.seq_len
+            return self._conversation(request), most
+        assert isinstance(request, CompletionRequest), "there are two kinds"
+        return self._beginnings(request), request.max_tokens or _FEW_TOKENS
+
+    def _conversation(self, request: ChatRequest) -> Task:
+        if self.chat is None:
+            words = "this model was trained on no conversations; ask /v1/completions, or serve with --chat-template"
+            raise RefusedError(400, words)
+        try:
+            messages = messages_of({"messages": [_with_text(message) for message in request.messages]}, "messages")
+        except DataError as error:
+            raise RefusedError(400, str(error), param="messages") from error
+        return to_answer(self.chat, [messages], request.stops)
+
+    def _beginnings(self, request: CompletionRequest) -> Task:
+        """Return the task of going on with a request's prompts, which are texts or tokens."""
+        task = to_go_on(self.tokenizer, (), request.stops)
+        return task._replace(asked=[self._beginning(prompt) for prompt in _prompts(request.prompt)])
+
+    def _beginning(self, prompt: Any) -> Asked:
+        tokens = self.tokenizer.prompt(prompt) if isinstance(prompt, str) else prompt
+        return Asked(tokens, "", {}, tokens)
+
+
+def _prompts(given: Any) -> list[Any]:
+    """Return the prompts of a request, each a text or tokens; RefusedError if it is something else."""
+    prompts = given if isinstance(given, list) and not (given and _are_tokens(given)) else [given]
+    if not prompts or not all(isinstance(prompt, str) or _are_tokens(prompt) for prompt in prompts):
+        words = f"prompt: given {shown(given)}, expected a text, a list of tokens, or a list of such, with one at least"
+        raise RefusedError(400, words, param="prompt")
+    return prompts
+
+
+def _with_text(message: Any) -> Any:
+    """Return a message whose content is text, where it was given as parts that are; else as it is."""
+    parts = message.get("content") if isinstance(message, dict) else None
+    if not isinstance(parts, list) or not all(isinstance(part, dict) and part.get("type") == "text" for part in parts):
+        return message
+    texts = [part.get("text") for part in parts]
+    return message | {"content": "".join(texts)} if all(isinstance(text, str) for text in texts) else message
+
+
+def _are_tokens(prompt: Any) -> bool:
+    return isinstance(prompt, list) and all(type(token) is int for token in prompt)

@@ -1,0 +1,165 @@
+"""What is asked over HTTP, in the form of OpenAI's API: checked, field by field, and refused by name.
+
+What the API has and a model here has not is taken at the value that changes nothing.
+"""
+
+import json
+import secrets
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from shardwise.protocol.errors import UsageError
+from shardwise.train.generation import MOST_TOKENS, Wish
+from shardwise.train.sampling import Sampling
+
+MOST_STOPS = 16
+MOST_STOP_LENGTH = 1_000
+MOST_TEXTS = 128
+"""Of one prompt."""
+_MOST_SHOWN = 80
+_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "best_of": (None, 1),
+    "echo": (None, False),
+    "frequency_penalty": (None, 0, 0.0),
+    "logit_bias": (None, {}),
+    "logprobs": (None, False),
+    "parallel_tool_calls": (None, True, False),
+    "presence_penalty": (None, 0, 0.0),
+    "response_format": (None, {"type": "text"}),
+    "store": (None, False),
+    "suffix": (None, ""),
+    "tool_choice": (None, "none"),
+    "tools": (None, []),
+    "top_logprobs": (None, 0),
+}
+
+Count = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
+Stop = Annotated[str, Field(min_length=1, max_length=MOST_STOP_LENGTH)]
+
+
+class _StreamOptions(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    include_usage: bool = False
+
+
+class Request(BaseModel):
+    """What both kinds of requests have; null is what is not given."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    model: str | None = None
+    max_tokens: Count | None = None
+    n: Annotated[int, Field(ge=1, le=MOST_TEXTS)] | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    seed: Annotated[int, Field(ge=0, lt=1 << 64)] | None = None
+    stop: Stop | Annotated[list[Stop], Field(max_length=MOST_STOPS)] | None = None
+    stream: bool | None = None
+    stream_options: _StreamOptions | None = None
+    user: str | None = None
+
+    @property
+    def stops(self) -> list[str]:
+        """The stop texts."""
+        return [self.stop] if isinstance(self.stop, str) else self.stop or []
+
+    @property
+    def has_usage(self) -> bool:
+        """Whether a stream ends with how many tokens there were."""
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    def wish(self, num_tokens: int, end: int) -> Wish:
+        """Return what is asked of each text, of which `end` is the token that ends it; draws are the caller's.
+
+        Raises:
+            UsageError: a setting is out of range.
+
+        """
+        temperature = 1.0 if self.temperature is None else self.temperature
+        sampling = Sampling(temperature=temperature, top_k=self.top_k, top_p=self.top_p)
+        seed = secrets.randbits(64) if self.seed is None else self.seed
+        return Wish(num_tokens=num_tokens, sampling=sampling, seed=seed, stop=end)
+
+
+class CompletionRequest(Request):
+    """`POST /v1/completions`."""
+
+    prompt: Any = ""
+    """A text, tokens, or a list of such."""
+
+
+class ChatRequest(Request):
+    """`POST /v1/chat/completions`."""
+
+    messages: list[Any]
+    max_completion_tokens: Count | None = None
+
+
+class RefusedError(Exception):
+    """A request that is answered with an error."""
+
+    def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        """Take what is said of it."""
+        super().__init__(message)
+        self.status, self.param, self.code = status, param, code
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """What the answer holds."""
+        kind = "invalid_request_error" if self.status < 500 else "server_error"
+        return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
+
+
+R = TypeVar("R", bound=Request)
+
+
+def read(kind: type[R], body: bytes) -> R:
+    """Return the request that a body holds; RefusedError if it is none, or asks for what is not there."""
+    try:
+        fields = json.loads(body)
+        json.dumps(fields, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise RefusedError(400, "the body has half a surrogate pair, expected text") from error
+    except (ValueError, RecursionError) as error:
+        raise RefusedError(400, f"the body is no JSON ({error}), expected an object") from error
+    if not isinstance(fields, dict):
+        raise RefusedError(400, f"the body is a {type(fields).__name__}, expected an object")
+    for name, neutral in _NEUTRAL.items():
+        if name not in fields:
+            continue
+        given = fields.pop(name)
+        if not any(given == value and type(given) is type(value) for value in neutral):
+            known = " or ".join(json.dumps(value) for value in neutral)
+            raise RefusedError(400, f"{name}: given {shown(given)}; this server knows {known} alone", param=name)
+    try:
+        return kind.model_validate(fields)
+    except ValidationError as error:
+        raise _refused(error, kind) from error
+
+
+def refused(error: UsageError) -> RefusedError:
+    """Return how a setting out of range is refused."""
+    name = str(error).partition(":")[0].replace("-", "_")
+    return RefusedError(400, str(error), param=name if name in Request.model_fields else None)
+
+
+def _refused(error: ValidationError, kind: type[Request]) -> RefusedError:
+    first = error.errors(include_url=False)[0]
+    name = str(first["loc"][0])
+    if first["type"] == "extra_forbidden" and len(first["loc"]) == 1:
+        known = ", ".join(sorted(kind.model_fields))
+        return RefusedError(400, f"{name}: this server has no such field, expected some of {known}", param=name)
+    if first["type"] == "missing":
+        return RefusedError(400, f"{name}: not given, expected it", param=name)
+    where = ".".join(str(part) for part in first["loc"] if not isinstance(part, str) or part.isidentifier())
+    return RefusedError(400, f"{where}: given {shown(first['input'])}; {first['msg']}", param=name)
+
+
+def shown(value: Any) -> str:
+    """Return a value of a request as an error says it: JSON, and not too long."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]} ..."
