@@ -50,7 +50,8 @@ COMPILE = $(UV) pip compile --quiet --python-platform x86_64-unknown-linux-gnu -
 	--no-emit-index-url --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade)
 # The wheels of libtpu name this version of the C library and no older one.
 COMPILE_TPU = $(subst x86_64-unknown-linux-gnu,x86_64-manylinux_2_31,$(COMPILE))
-EXTRAS = --extra train --extra tensorboard --extra wandb --extra mlflow --extra trackio --extra parquet
+EXTRAS = --extra train --extra tensorboard --extra wandb --extra mlflow --extra trackio --extra parquet \
+	--extra serve
 OPERATOR = operator/pyproject.toml --no-emit-package shardwise --override requirements/override.in
 
 ##@ Start here
