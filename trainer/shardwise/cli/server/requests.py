@@ -19,6 +19,7 @@ MOST_STOP_LENGTH = 1_000
 MOST_TEXTS = 128
 """Of one prompt."""
 _MOST_SHOWN = 80
+_MOST_LEVELS = 32
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "best_of": (None, 1),
     "echo": (None, False),
@@ -119,13 +120,7 @@ R = TypeVar("R", bound=Request)
 
 def read(kind: type[R], body: bytes) -> R:
     """Return the request that a body holds; RefusedError if it is none, or asks for what is not there."""
-    try:
-        fields = json.loads(body)
-        json.dumps(fields, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        raise RefusedError(400, "the body has half a surrogate pair, expected text") from error
-    except (ValueError, RecursionError) as error:
-        raise RefusedError(400, f"the body is no JSON ({error}), expected an object") from error
+    fields = _parsed(body)
     if not isinstance(fields, dict):
         raise RefusedError(400, f"the body is a {type(fields).__name__}, expected an object")
     for name, neutral in _NEUTRAL.items():
@@ -139,6 +134,30 @@ def read(kind: type[R], body: bytes) -> R:
         return kind.model_validate(fields)
     except ValidationError as error:
         raise _refused(error, kind) from error
+
+
+def _parsed(body: bytes) -> Any:
+    """Return the JSON of a body, of which every part can be written as JSON again, in UTF-8."""
+    try:
+        parsed = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise RefusedError(400, f"the body is no JSON ({error}), expected an object") from error
+    if _is_deep(parsed):
+        raise RefusedError(400, f"the body is nested too deep, expected at most {_MOST_LEVELS} levels")
+    try:
+        json.dumps(parsed, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise RefusedError(400, "the body has half a surrogate pair, expected text") from error
+    return parsed
+
+
+def _is_deep(value: Any) -> bool:
+    """Return whether a value has more levels than any request needs; with very many it could not be written again."""
+    level = [value]
+    for _ in range(_MOST_LEVELS):
+        inner = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list)]
+        level = [each for some in inner for each in some]
+    return any(isinstance(each, dict | list) for each in level)
 
 
 def refused(error: UsageError) -> RefusedError:
