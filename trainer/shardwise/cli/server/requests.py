@@ -8,7 +8,8 @@ import secrets
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticCustomError
 
 from shardwise.protocol.errors import UsageError
 from shardwise.train.generation import MOST_TOKENS, Wish
@@ -40,6 +41,16 @@ Count = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
 Stop = Annotated[str, Field(min_length=1, max_length=MOST_STOP_LENGTH)]
 
 
+def _as_list(given: Any) -> Any:
+    """Return a text as a list of it, so that what is wrong with one of many is said of that one."""
+    if not isinstance(given, str | list):
+        raise PydanticCustomError("stop", "expected a text or a list of texts")
+    return [given] if isinstance(given, str) else given
+
+
+Stops = Annotated[list[Stop], Field(max_length=MOST_STOPS), BeforeValidator(_as_list)]
+
+
 class _StreamOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -58,7 +69,7 @@ class Request(BaseModel):
     top_p: float | None = None
     top_k: int | None = None
     seed: Annotated[int, Field(ge=0, lt=1 << 64)] | None = None
-    stop: Stop | Annotated[list[Stop], Field(max_length=MOST_STOPS)] | None = None
+    stop: Stops | None = None
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
     user: str | None = None
@@ -66,7 +77,7 @@ class Request(BaseModel):
     @property
     def stops(self) -> list[str]:
         """The stop texts."""
-        return [self.stop] if isinstance(self.stop, str) else self.stop or []
+        return self.stop or []
 
     @property
     def has_usage(self) -> bool:
