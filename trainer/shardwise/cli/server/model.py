@@ -80,7 +80,9 @@ class ServedModel:
     def _beginnings(self, request: CompletionRequest) -> Task:
         """Return the task of going on with a request's prompts, which are texts or tokens."""
         task = to_go_on(self.tokenizer, (), request.stops)
-        return task._replace(asked=[self._beginning(prompt) for prompt in _prompts(request.prompt)])
+        return task._replace(
+            asked=[self._beginning(prompt) for prompt in _prompts("" if request.prompt is None else request.prompt)]
+        )
 
     def _beginning(self, prompt: Any) -> Asked:
         tokens = self.tokenizer.prompt(prompt) if isinstance(prompt, str) else prompt

@@ -54,7 +54,7 @@ Stops = Annotated[list[Stop], Field(max_length=MOST_STOPS), BeforeValidator(_as_
 class _StreamOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    include_usage: bool = False
+    include_usage: bool | None = None
 
 
 class Request(BaseModel):
@@ -82,7 +82,7 @@ class Request(BaseModel):
     @property
     def has_usage(self) -> bool:
         """Whether a stream ends with how many tokens there were."""
-        return self.stream_options is not None and self.stream_options.include_usage
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
 
     def wish(self, num_tokens: int, end: int) -> Wish:
         """Return what is asked of each text, of which `end` is the token that ends it; draws are the caller's.
@@ -100,8 +100,8 @@ class Request(BaseModel):
 class CompletionRequest(Request):
     """`POST /v1/completions`."""
 
-    prompt: Any = ""
-    """A text, tokens, or a list of such."""
+    prompt: Any = None
+    """A text, tokens, or a list of such; without it a new document begins."""
 
 
 class ChatRequest(Request):
