@@ -174,7 +174,7 @@ def _is_deep(value: Any) -> bool:
 def refused(error: UsageError) -> RefusedError:
     """Return how a setting out of range is refused."""
     name = str(error).partition(":")[0].replace("-", "_")
-    return RefusedError(400, str(error), param=name if name in Request.model_fields else None)
+    return RefusedError(400, str(error), param=name if name in CompletionRequest.model_fields else None)
 
 
 def _refused(error: ValidationError, kind: type[Request]) -> RefusedError:
