@@ -65,8 +65,10 @@ class Held:
         return out
 
     def rest(self) -> str:
-        """Return what goes out in the end."""
-        out, self._text = self._text[: stop_place(self._text, self._stops)], ""
+        """Return what goes out in the end; a stop text is the first then, whatever might have begun before it."""
+        place = stop_place(self._text, self._stops)
+        out, self._text = self._text[:place], ""
+        self.has_ended = self.has_ended or place is not None
         return out
 
 

@@ -57,9 +57,8 @@ class Text:
             return
         text = ""
         if not self._has_ended:  # the last character may be half a one
-            text = self._held.take("".join(self._pieces))
+            text = self._held.take("".join(self._pieces)) + self._held.rest()
             self._has_ended = self._held.has_ended
-            text += self._held.rest()
         is_cut = not self._has_ended and self.num_tokens >= self.wish.num_tokens
         self.tell(News(self.index, text, self.num_tokens, "length" if is_cut else "stop"))
 
