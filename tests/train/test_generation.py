@@ -93,6 +93,46 @@ def test_a_stop_token_is_a_sequences_own(made_for: tuple[Program, Params, Decode
     assert found[2] == found[0]
 
 
+def test_who_is_dropped_is_made_no_more(made_for: tuple[Program, Params, Decoder]) -> None:
+    """One that waits is forgotten, one that has a row leaves it to the next; the others are what they are alone."""
+    _, _, decoder = made_for
+    generation, found = Generation(decoder), dict[int, list[int]]()
+    wish = Wish(num_tokens=3 * BLOCK, sampling=Sampling(temperature=0))
+    for number in range(6):
+        generation.add(number, [5, number + 1], wish)
+    collect(generation.go_on(), found)
+    assert (generation.num_live, generation.num_waiting, sorted(found)) == (4, 2, [0, 1, 2, 3])
+    generation.drop(4)
+    assert (generation.num_live, generation.num_waiting) == (4, 1)
+    generation.drop(1)
+    generation.drop(9)  # nobody
+    assert (generation.num_live, generation.num_waiting) == (3, 1)
+    while generation.is_busy:
+        collect(generation.go_on(), found)
+    assert {number: len(found[number]) // BLOCK for number in found} == {0: 3, 1: 1, 2: 3, 3: 3, 5: 3}
+    generation, alone = Generation(decoder), dict[int, list[int]]()
+    generation.add(5, [5, 6], wish)
+    while generation.is_busy:
+        collect(generation.go_on(), alone)
+    assert found[5] == alone[5]
+
+
+def test_nothing_is_left_to_do_when_all_are_dropped(made_for: tuple[Program, Params, Decoder]) -> None:
+    """A generation of dropped sequences is not busy, and takes others."""
+    _, _, decoder = made_for
+    generation, found = Generation(decoder), dict[int, list[int]]()
+    for number in range(5):
+        generation.add(number, [5, 1], Wish(num_tokens=3 * BLOCK, sampling=Sampling(temperature=0)))
+    collect(generation.go_on(), found)
+    for number in range(5):
+        generation.drop(number)
+    assert not generation.is_busy
+    generation.add(7, [5, 1], Wish(num_tokens=3, sampling=Sampling(temperature=0)))
+    collect(generation.go_on(), found)
+    assert found[7] == found[0][:3]
+    assert not generation.is_busy
+
+
 def test_every_program_is_compiled_beforehand() -> None:
     """After `compile_all` no prompt of any length compiles anything; it tells of each program."""
     program = program_of(gpt2_config(num_layers=1, seq_len=40))
