@@ -12,7 +12,7 @@ import numpy as np
 from shardwise.protocol.errors import UsageError
 
 Array = jax.Array
-_COLDEST = float(np.finfo(np.float32).tiny)
+_COLDEST, _HOTTEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 _BITS_OF_ONE = 0x3F800000
 _PART = 128
 ALL = 2**31 - 1
@@ -54,8 +54,8 @@ class Settings(NamedTuple):
     def of(cls, rows: Sequence[Sampling]) -> Self:
         """Return those of these rows."""
         return cls(
-            # A device takes what is smaller for 0.
-            np.array([row.temperature and max(row.temperature, _COLDEST) for row in rows], np.float32),
+            # A device takes what is smaller for 0, and what is larger for infinity.
+            np.array([row.temperature and min(max(row.temperature, _COLDEST), _HOTTEST) for row in rows], np.float32),
             np.array([ALL if row.top_k is None else min(row.top_k, ALL) for row in rows], np.int32),
             np.array([1 if row.top_p is None else row.top_p for row in rows], np.float32),
         )
