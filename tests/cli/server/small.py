@@ -1,8 +1,9 @@
 """A small model of bytes as `shardwise serve` has it, and its server on a port of this machine; imported by tests."""
 
+import json
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from threading import Thread
@@ -19,7 +20,8 @@ from shardwise.cli.server.model import ServedModel
 from shardwise.train.data.chat import ChatTokenizer
 from shardwise.train.data.tokenizer import ByteTokenizer
 from shardwise.train.decoder import Decoder
-from shardwise.train.generation import Generation
+from shardwise.train.generation import Generation, Wish, of_prompts
+from shardwise.train.sampling import Sampling
 from shardwise.train.state import Program
 
 TOKEN = "the-token-of-the-tests"  # noqa: S105  opens nothing
@@ -53,6 +55,15 @@ class Small:
     def broken(self) -> Decoder:
         """The decoder of parameters that are no numbers."""
         return replace(self.decoder, weights=tuple(jnp.full_like(each, jnp.nan) for each in self.decoder.weights))
+
+    def texts(self, prompt: Sequence[int], count: int = 1, *, num_tokens: int, **asked: Any) -> list[str]:
+        """Return the texts that the model makes of a prompt, with nothing beside them."""
+        seed, stop = asked.pop("seed", 0), self.model.tokenizer.end_of_text
+        wish = Wish(num_tokens=num_tokens, sampling=Sampling(**asked), seed=seed, stop=stop)
+        made: list[list[int]] = [[] for _ in range(count)]
+        for each in of_prompts(self.decoder, [prompt] * count, wish):
+            made[each.sequence] += each.tokens
+        return [self.model.tokenizer.decode(tokens) for tokens in made]
 
 
 def make_small() -> Small:
@@ -91,6 +102,14 @@ class Server:
         """Return the answer to a request for completions."""
         return found(self.post("/v1/completions", **fields))
 
+    def stream(self, path: str, **fields: Any) -> list[dict[str, Any]]:
+        """Return the events of a stream, which says itself that it is over."""
+        with self.client.stream("POST", path, json={**fields, "stream": True}) as response:
+            assert response.headers["Content-Type"].startswith("text/event-stream"), response.read()
+            events = events_of(response)
+        assert events.pop() == "[DONE]"
+        return [json.loads(event) for event in events]
+
     def metrics(self) -> Mapping[str, float]:
         """Return its figures by name."""
         lines = self.client.get("/metrics").text.splitlines()
@@ -107,6 +126,11 @@ def found(response: httpx.Response) -> dict[str, Any]:
     assert response.status_code == 200, response.text
     answer: dict[str, Any] = response.json()
     return answer
+
+
+def events_of(response: httpx.Response) -> list[str]:
+    """Return what the events of a stream hold, up to its end."""
+    return [line.removeprefix("data: ") for line in response.iter_lines() if line]
 
 
 @contextmanager
