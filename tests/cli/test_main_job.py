@@ -1,4 +1,4 @@
-"""The main job through the command line: run, go on, status, generate, export, import, and every refusal.
+"""The main job through the command line: run, go on, status, generate, serve, export, import, every refusal.
 
 Every `run` is a process, as a person's shell would see it; the rest shares this process, which has imported JAX
 already.
@@ -10,9 +10,12 @@ import shutil
 import signal
 from pathlib import Path
 
+import httpx
 import jax
 import pytest
 from tests.cli.conftest import MODEL, QUICKSTART, Command
+from tests.cli.running import LIMIT_SECONDS
+from tests.cli.served import Served
 from tests.cli.shell import Shell
 from tests.train.s3_server import serving
 
@@ -195,6 +198,44 @@ def test_generate_from_a_step_that_is_not_there(process: Command, folder: Path) 
     assert ended.code == ExitCode.BAD_INPUT
     assert "step-00000003" in ended.error
     assert "6" in ended.error.partition("Committed steps")[2]
+
+
+@pytest.mark.usefixtures("finished")
+def test_serve_from_a_step_that_is_not_there(process: Command, folder: Path) -> None:
+    """It is an error that lists those that are, and no token is printed for what is not served."""
+    ended = process("serve", "runs/x", "--port", "0", "--step", "3", folder=folder)
+    assert ended.code == ExitCode.BAD_INPUT
+    assert "step-00000003" in ended.error
+    assert "6" in ended.error.partition("Committed steps")[2]
+    assert "token" not in ended.error
+
+
+@pytest.mark.usefixtures("finished")
+def test_serve_answers_until_it_is_stopped(
+    process: Command, folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """It prints its token and its address; a text is the one that `generate` writes.
+
+    SIGTERM lets the stream that is under way end, and nobody else is answered; then the command ends well.
+    """
+    greedy = ["--prompt", "The quick", "--temperature", "0", "--tokens", "24"]
+    expected = process("generate", "runs/x", *greedy, folder=folder).out.removesuffix("\n")
+    cache = tmp_path_factory.getbasetemp() / "cache"
+    with Served(folder, cache, "runs/x", "--port", "0", "--rows", "2") as served:
+        asked = {"model": "x", "prompt": "The quick", "temperature": 0, "max_tokens": 24}
+        answer = served.client.post("completions", json=asked).json()
+        assert "The quick" + answer["choices"][0]["text"] == expected
+        assert httpx.get(f"{served.client.base_url}models").status_code == 401
+        stream = {**asked, "max_tokens": 1000, "stream": True}
+        with served.client.stream("POST", "completions", json=stream) as response:
+            served.process.send_signal(signal.SIGTERM)
+            served.until(served.is_closed)
+            lines = [line for line in response.iter_lines() if line]
+        assert lines[-1] == "data: [DONE]"
+        assert served.process.wait(LIMIT_SECONDS) == 0
+        assert served.said.splitlines()[-1] == "stopped"
+    pieces = (json.loads(line.removeprefix("data: "))["choices"][0]["text"] for line in lines[:-1])
+    assert ("The quick" + "".join(pieces)).startswith(expected)
 
 
 @pytest.mark.usefixtures("finished")
