@@ -34,6 +34,7 @@ COMMANDS = (
     "data",
     "stop",
     "generate",
+    "serve",
     "evaluate",
     "export",
     "import",
@@ -65,8 +66,9 @@ def test_help_has_a_line_for_each_command(command: Command) -> None:
     lines = command("--help").out.splitlines()
     listed = [line for line in lines if line.strip("│ ").split(" ")[0] in COMMANDS]
     assert len(listed) == len(COMMANDS)
-    after = lines.index(listed[-1]) - lines.index(listed[0])
-    assert after == len(COMMANDS) - 1
+    first = lines.index(listed[0])
+    assert lines[first : first + len(COMMANDS)] == listed
+    assert lines[first + len(COMMANDS)].startswith("╰")
 
 
 @pytest.mark.parametrize("name", COMMANDS)

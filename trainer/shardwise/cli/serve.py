@@ -61,7 +61,7 @@ def command(
     step: Step = None,
     average: Average = False,
 ) -> None:
-    """Answer requests for text over HTTP, as OpenAI's API does.
+    """Serve the model over HTTP, as OpenAI's API does.
 
     The model runs on the GPUs or TPU chips that the run's job names where this machine has them, or else on the
     processor. Texts of many requests are made together; each has its own temperature, top_p, top_k, seed and stop

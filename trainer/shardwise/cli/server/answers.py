@@ -25,6 +25,8 @@ class Form(ABC):
     """What the API calls an answer."""
     chunk: str
     """What it calls a part of a stream."""
+    prefix: str
+    """Of an answer's id."""
 
     @abstractmethod
     def choice(self, index: int, text: str, finish: str | None) -> dict[str, Any]:
@@ -39,6 +41,7 @@ class Completions(Form):
     """Of texts that go on with a prompt."""
 
     whole = chunk = "text_completion"
+    prefix = "cmpl"
 
     def choice(self, index: int, text: str, finish: str | None) -> dict[str, Any]:
         """Return a text as an answer has it, and why it is over."""
@@ -53,6 +56,7 @@ class Conversations(Form):
     """Of texts that answer messages."""
 
     whole, chunk = "chat.completion", "chat.completion.chunk"
+    prefix = "chatcmpl"
 
     def choice(self, index: int, text: str, finish: str | None) -> dict[str, Any]:
         """Return a text as an answer has it, and why it is over."""

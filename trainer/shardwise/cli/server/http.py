@@ -112,7 +112,7 @@ class Api:
         texts = self._model.texts(request, tell)
         if not self._engine.add(texts):
             raise RefusedError(429, f"{self._engine.num_waiting} texts wait already; come again in a second")
-        head = {"id": f"{form.whole}-{uuid4().hex}", "created": int(time.time()), "model": self._model.name}
+        head = {"id": f"{form.prefix}-{uuid4().hex}", "created": int(time.time()), "model": self._model.name}
         if request.stream:
             return Stream(form, request, texts, news, head)
         return JSONResponse(head | await whole(form, http, request, texts, news))
