@@ -38,7 +38,7 @@ def test_a_completion(server: Server, small: Small) -> None:
     answer = server.complete(model="small", prompt="hi", max_tokens=40, **WILD)
     assert texts_of(answer) == small.texts([*b"hi"], num_tokens=40, **WILD)
     assert (answer["object"], answer["model"]) == ("text_completion", "small")
-    assert answer["id"].startswith("text_completion-")
+    assert answer["id"].startswith("cmpl-")
     assert [choice["finish_reason"] for choice in answer["choices"]] == ["length"]
     assert answer["usage"] == {"prompt_tokens": 2, "completion_tokens": 40, "total_tokens": 42}
 
