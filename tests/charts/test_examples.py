@@ -4,7 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.charts.helm import JOBS, ROOT
+import yaml
+from tests.charts.helm import JOBS, ROOT, Helm, named
+from tests.cluster.api_server import ApiServer
 from typer.testing import CliRunner
 
 from shardwise.cli.app import app
@@ -55,6 +57,23 @@ def test_resumed_elsewhere() -> None:
     assert identity(resolve(here), data_fingerprint="") == identity(resolve(there), data_fingerprint="")
     assert here.spec.hardware != there.spec.hardware
     assert here.spec.training.mesh != there.spec.training.mesh
+
+
+def test_a_served_model(api_server: ApiServer, namespace: str, helm: Helm) -> None:
+    """The example's pods are of the chart's image, of whom its other parts are, and meet Pod Security "restricted"."""
+    kubectl = api_server.client.kubectl
+    objects = list(yaml.safe_load_all((ROOT / "examples" / "serving" / "model.yaml").read_text(encoding="utf-8")))
+    deployment, service, policy = (each["spec"] for each in objects)
+    template, labels = deployment["template"], deployment["selector"]["matchLabels"]
+    operator = named(helm.render("shardwise"), "Deployment", "shardwise")["spec"]["template"]["spec"]["containers"][0]
+
+    assert template["spec"]["containers"][0]["image"] in str(operator["command"] + operator.get("args", []))
+    assert labels == template["metadata"]["labels"] == service["selector"] == policy["podSelector"]["matchLabels"]
+    kubectl("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": template["spec"]}
+    create = ("create", "--namespace", namespace, "--dry-run=server", "--filename=-")
+    assert "pod/x created" in kubectl(*create, stdin=yaml.safe_dump(pod))
+    assert len(kubectl(*create, stdin=yaml.safe_dump_all(objects)).splitlines()) == len(objects)
 
 
 def test_every_kind_is_there() -> None:

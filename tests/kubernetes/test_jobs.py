@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from tests.cluster.cluster import Cluster
 from tests.kubernetes.jobs import EXAMPLES, STATUS, STEPS, Ended, Job, manifest, small
+from tests.kubernetes.serving import answers_its_clients_alone
 
 Apply = Callable[[Mapping[str, Any]], Job]
 Operator = Callable[..., str]
@@ -24,10 +25,11 @@ HOST_0, HOST_1 = "cpu-two-hosts-0-0-0", "cpu-two-hosts-0-1-0"
 MORE_STEPS = 10
 
 
-def test_a_job_by_hand(apply: Apply, here: Here) -> None:
+def test_a_job_by_hand(apply: Apply, here: Here, cluster: Cluster) -> None:
     """Two pods on two nodes train as `shardwise run` does; kubectl shows the truth, and the page of the run from a pod.
 
-    The cluster warns of nothing. Another job evaluates what was trained.
+    The cluster warns of nothing. Another job evaluates what was trained. A Deployment serves it, to whoever has the
+    token, and the label where the cluster enforces its NetworkPolicy.
     """
     example = manifest("cpu-two-hosts")
     job = apply(example)
@@ -56,6 +58,9 @@ def test_a_job_by_hand(apply: Apply, here: Here) -> None:
     known = json.loads(log[log.index("\n{") :])
     assert (known["step"], list(known["sets"])) == (finished["progress"]["step"], ["readme"])
     assert known["sets"]["readme"]["loss"] == pytest.approx(job.losses[known["step"]], rel=0.3)
+
+    image = job.kubectl("get", "pod", HOST_0, "--output=jsonpath={.spec.containers[0].image}")
+    answers_its_clients_alone(job, image, is_enforced=cluster.enforces_policies)
 
 
 def test_whatever_is_killed(apply: Apply, operator: Operator, here: Here) -> None:
