@@ -20,6 +20,7 @@ class Served:
     """The command, and a client of it once it answers."""
 
     client: httpx.Client
+    token: str
 
     def __init__(self, folder: Path, cache: Path, *arguments: str) -> None:
         self._output = folder / "serve.txt"
@@ -37,7 +38,8 @@ class Served:
         """Wait until it answers."""
         self.until(lambda: self._found(r"serving .* at (http\S+)\n") is not None)
         token, address = self._found(r"needs this token: (\S+)\n"), self._found(r"serving .* at (http\S+)\n")
-        headers = {"Authorization": f"Bearer {token}"}
+        self.token = token or ""
+        headers = {"Authorization": f"Bearer {self.token}"}
         self.client = httpx.Client(base_url=address or "", headers=headers, timeout=LIMIT_SECONDS, trust_env=False)
         return self
 

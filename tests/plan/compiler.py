@@ -27,11 +27,14 @@ from tests.plan.scores import of_pallas, of_program
 
 from shardwise.job.load import loads
 from shardwise.job.resolve import resolve
+from shardwise.job.rounding import padded
 from shardwise.plan import collectives, hlo, roofline
 from shardwise.plan.compiled import LoweredStep, Step, lowered_step
 from shardwise.train.decoder import num_parts
 from shardwise.train.decoding import lower_tokens, lower_weights, lower_window
+from shardwise.train.decoding_arrays import BLOCK
 from shardwise.train.probe import lower_chain
+from shardwise.train.scoring import lower_scores
 from shardwise.train.state import Program
 from shardwise.train.step import lower_evaluation, lower_token_losses, trace_step
 
@@ -45,6 +48,9 @@ _OTHERS: Mapping[str, Lower] = {
         program, program.layout.whole_over_data(), 2 * num_parts(program), program.config.seq_len
     ),
     "tokens": lambda program: lower_tokens(program, program.layout.whole_over_data(), 2 * num_parts(program)),
+    "likelihoods": lambda program: lower_scores(
+        program, program.layout.whole_over_data(), 2 * num_parts(program), padded(program.config.seq_len, BLOCK)
+    ),
     "probe": lambda program: lower_chain(_first_host(program)),
 }
 _LOCK = Path(__file__).parents[2] / "requirements" / "plan.txt"

@@ -24,8 +24,8 @@ from shardwise.job.spec import Hardware, TrainingJob
 from shardwise.job.topology import num_devices
 
 ROOT = Path(__file__).parents[2]
-EVERY_PROGRAM = ("step", "init", "evaluation", "answers", "weights", "window", "tokens", "probe")
-"""The step, the first state, the loss of held-out text and of answers, generation's three, and one host's own work."""
+EVERY_PROGRAM = ("step", "init", "evaluation", "answers", "weights", "window", "tokens", "likelihoods", "probe")
+"""The step, the first state, the loss of held-out text and of answers, generation's four, and one host's own work."""
 RECORDED = Path(__file__).parent / "golden" / "compiled.jsonl"
 """What came of each program: {"key": of the program, "said": what the compiler's part of a test looks at}."""
 DATA = {"data_outer", "data_inner"}

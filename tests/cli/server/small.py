@@ -56,6 +56,12 @@ class Small:
         """The decoder of parameters that are no numbers."""
         return replace(self.decoder, weights=tuple(jnp.full_like(each, jnp.nan) for each in self.decoder.weights))
 
+    def tokens(self, prompt: str, num_tokens: int) -> list[int]:
+        """Return the tokens of a prompt and the likeliest that follow it."""
+        wish = Wish(num_tokens=num_tokens, sampling=Sampling(temperature=0))
+        asked = [*prompt.encode()]
+        return asked + [token for each in of_prompts(self.decoder, [asked], wish) for token in each.tokens]
+
     def texts(self, prompt: Sequence[int], count: int = 1, *, num_tokens: int, **asked: Any) -> list[str]:
         """Return the texts that the model makes of a prompt, with nothing beside them."""
         seed, stop = asked.pop("seed", 0), self.model.tokenizer.end_of_text
@@ -74,7 +80,7 @@ def make_small() -> Small:
     decoder = Decoder.of(program, params, ROWS)
     decoder.compile_all(lambda _: None)
     chat = ChatTokenizer(tokenizer, "chatml")
-    model = ServedModel(name="small", program=program, tokenizer=tokenizer, chat=chat)
+    model = ServedModel(name="small", program=program, tokenizer=tokenizer, chat=chat, has_scores=True)
     return Small(program, params, decoder, model)
 
 

@@ -88,14 +88,14 @@ def test_a_body_of_many_levels(key: str, small: Small) -> None:
         ({"stop": ["a", 3]}, "stop.1: given 3; Input should be a valid string"),
         ({"stop": ["a"] * 17}, "; List should have at most 16 items"),
         ({"stop": "a" * 1001}, "; String should have at most 1000 characters"),
-        ({"unknown": 1}, "unknown: this server has no such field, expected some of max_tokens, model, n, prompt,"),
+        ({"unknown": 1}, "unknown: this server has no such field, expected some of echo, logprobs, max_tokens,"),
         ({"messages": []}, "messages: this server has no such field"),
         ({"max_completion_tokens": 1}, "max_completion_tokens: this server has no such field"),
-        ({"echo": True}, "echo: given true; this server knows null or false alone"),
-        ({"logprobs": 0}, "logprobs: given 0; this server knows null or false alone"),
-        ({"logprobs": True}, "logprobs: given true; this server knows null or false alone"),
-        ({"logprobs": 5}, "logprobs: given 5; this server knows null or false alone"),
-        ({"logprobs": 10**400 - 1}, f"logprobs: given {DIGITS} ...; this server knows"),
+        ({"echo": 1}, "echo: given 1; Input should be a valid boolean"),
+        ({"logprobs": -1}, "logprobs: given -1; Input should be greater than or equal to 0"),
+        ({"logprobs": True}, "logprobs: given true; Input should be a valid integer"),
+        ({"logprobs": 6}, "logprobs: given 6; Input should be less than or equal to 5"),
+        ({"logit_bias": 10**400 - 1}, f"logit_bias: given {DIGITS} ...; this server knows"),
         ({"top_logprobs": False}, "top_logprobs: given false; this server knows null or 0 alone"),
         ({"best_of": 2}, "best_of: given 2; this server knows null or 1 alone"),
         ({"best_of": True}, "best_of: given true; this server knows null or 1 alone"),
@@ -171,7 +171,7 @@ def test_a_conversation_has_messages(body: str) -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"logprobs": False, "echo": False, "store": False, "top_logprobs": 0, "best_of": 1},
+        {"store": False, "top_logprobs": 0, "best_of": 1},
         {"frequency_penalty": 0, "presence_penalty": 0.0, "logit_bias": {}, "suffix": "", "tools": []},
         {"frequency_penalty": 0.0, "presence_penalty": 0, "tool_choice": "none", "response_format": {"type": "text"}},
         {"parallel_tool_calls": True},
@@ -227,6 +227,9 @@ def test_an_error_as_the_api_writes_it() -> None:
 
 
 def test_both_kinds_have_the_same_fields() -> None:
-    """But for what is asked, and the new name of how many tokens, which only conversations have."""
+    """But for what is asked, likelihoods of completions, and the new name of how many tokens in conversations."""
     own = {kind: set(kind.model_fields) - set(Request.model_fields) for kind in (CompletionRequest, ChatRequest)}
-    assert own == {CompletionRequest: {"prompt"}, ChatRequest: {"messages", "max_completion_tokens"}}
+    assert own == {
+        CompletionRequest: {"prompt", "echo", "logprobs"},
+        ChatRequest: {"messages", "max_completion_tokens"},
+    }

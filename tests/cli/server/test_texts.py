@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -145,3 +146,20 @@ def test_nothing_is_told_of_a_text_that_nobody_wants() -> None:
     assert listened.text.take([*b"abcd"])
     listened.text.close()
     assert (listened.whole, len(listened.told)) == ("ab", 1)
+
+
+@pytest.mark.parametrize(
+    ("made", "options", "end"),
+    [
+        ([65, 66, 67], {"most": 3}, []),
+        ([65, 66], {"most": 3}, [256]),
+        ([65, END, 66], {"ends": [END]}, []),
+        ([65, 66, 67, 68], {"stops": ["BC"]}, []),
+    ],
+    ids=["all that were asked for", "the end of a document", "a special token", "a stop text"],
+)
+def test_its_tokens_are_those_up_to_its_end(made: list[int], options: dict[str, Any], end: list[int]) -> None:
+    """The prompt's come first; what ended it is the last of them, and nothing behind that is one."""
+    text = Listened(**options).make([made]).text
+    kept = made[:2] if "ends" in options else made[:3]
+    assert text.sequence == [104, 105, *kept, *end]

@@ -49,8 +49,13 @@ Template = Annotated[
     ),
 ]
 
+Logprobs = Annotated[
+    bool,
+    typer.Option("--logprobs", help="Answer how likely tokens are, too; as many programs more are compiled."),
+]
 
-def command(
+
+def command(  # noqa: PLR0913  each is an option
     directory: RunDir,
     *,
     host: Host = "127.0.0.1",
@@ -58,6 +63,7 @@ def command(
     rows: RowCount = 16,
     token_file: TokenFile = None,
     chat_template: Template = None,
+    logprobs: Logprobs = False,
     step: Step = None,
     average: Average = False,
 ) -> None:
@@ -92,10 +98,12 @@ def command(
         chat = asked.chat_tokenizer(job, tokenizer, chat_template) if has_chat else None
         model = load_model(job, root_of(job, directory), step=step, report=partial(report_refused, console), part=part)
         decoder = Decoder.of(model.program, model.params, rows)
-        served = ServedModel(name=job.metadata.name, program=model.program, tokenizer=tokenizer, chat=chat)
+        served = ServedModel(
+            name=job.metadata.name, program=model.program, tokenizer=tokenizer, chat=chat, has_scores=logprobs
+        )
         loaded = model.step
         del model  # the weights are laid out anew, and the parameters can go
-        decoder.compile_all(lambda what: console.print(f"compiling: {what} ..."))
+        decoder.compile_all(lambda what: console.print(f"compiling: {what} ..."), scores=logprobs)
         if is_new:
             console.print(f"every request needs this token: {token}", style="not dim")
         address = f"http://{_shown(listener)}"

@@ -30,6 +30,7 @@ from shardwise.train.decoding_arrays import (
 from shardwise.train.host_memory import is_on_host
 from shardwise.train.layout import Layout
 from shardwise.train.mesh import DATA
+from shardwise.train.scoring import Scores, lower_scores
 from shardwise.train.state import Program
 
 Array = jax.Array
@@ -100,8 +101,30 @@ class Decoder:
         batch, made, broken = self._tokens()(self.weights, batch, rows, wishes)
         return batch, np.asarray(made).T, np.asarray(broken)
 
-    def compile_all(self, tell: Callable[[str], None]) -> None:
-        """Compile the programs for beginnings of every length, so that none is compiled later; tell of each before."""
+    def score(self, sequences: Sequence[Sequence[int]]) -> list[Scores]:
+        """Return how likely each token of these sequences is but the first, as arrays of the host.
+
+        Args:
+            sequences: one for each row at most; each has one token at least, and at most one more than the model sees.
+
+        """
+        length = window_for(self.program, max(len(sequence) - 1 for sequence in sequences))
+        tokens = np.zeros((2, self.num_rows, length), np.int32)
+        start = np.zeros(self.num_rows, np.int32)
+        for row, sequence in enumerate(sequences):
+            start[row] = len(sequence) - 1 - length
+            tokens[:, row, -start[row] :] = sequence[:-1], sequence[1:]
+        found = jax.tree.map(np.asarray, self._scores(length)(self.weights, *tokens, start))
+        return [Scores(*(each[row, -start[row] :] for each in found)) for row in range(len(sequences))]
+
+    def compile_all(self, tell: Callable[[str], None], *, scores: bool = False) -> None:
+        """Compile the programs for every length, so that none is compiled later; tell of each before.
+
+        Args:
+            tell: is told what is compiled next.
+            scores: those of `score` too.
+
+        """
         tell("tokens")
         self._empty()
         self._tokens()
@@ -110,6 +133,9 @@ class Decoder:
             length = window_for(self.program, length + 1)
             tell(f"prompts of up to {length:,} tokens")
             self._window(length)
+            if scores:
+                tell(f"likelihoods of up to {length:,} tokens")
+                self._scores(length)
 
     def _empty(self) -> jax.stages.Compiled:
         return self._of("empty", partial(lower_empty, self.program, self.layout, self.num_rows))
@@ -120,6 +146,10 @@ class Decoder:
     def _window(self, length: int) -> jax.stages.Compiled:
         lower = partial(lower_window, self.program, self.layout, self.num_rows, length)
         return self._of(f"window-{length}", lower)
+
+    def _scores(self, length: int) -> jax.stages.Compiled:
+        lower = partial(lower_scores, self.program, self.layout, self.num_rows, length)
+        return self._of(f"scores-{length}", lower)
 
     def _of(self, name: str, lower: Callable[[], jax.stages.Lowered]) -> jax.stages.Compiled:
         if name not in self._compiled:

@@ -41,7 +41,7 @@ from shardwise.train.sampling import Settings, choose
 from shardwise.train.state import Abstract, Program
 
 Array = jax.Array
-_OF_ROWS = P("replica")
+OF_ROWS = P("replica")
 
 
 def lower_weights(program: Program, layout: Layout) -> jax.stages.Lowered:
@@ -84,13 +84,13 @@ def lower_window(program: Program, layout: Layout, num_rows: int, length: int) -
 
     number, count = Abstract((), jnp.int32), Abstract((num_rows,), jnp.int32)
     joining = Joining(Abstract((num_rows, length), jnp.int32), count, Abstract((num_rows,), jnp.bool_), number)
-    return _lower(
+    return lower_with_weights(
         window,
         program,
         layout,
         (batch_of(program, num_rows), joining),
-        (_OF_ROWS, Joining(*(_OF_ROWS,) * 3, P())),
-        outs=_OF_ROWS,
+        (OF_ROWS, Joining(*(OF_ROWS,) * 3, P())),
+        outs=OF_ROWS,
         places=placed_batch(program, layout),
     )
 
@@ -102,18 +102,18 @@ def lower_tokens(program: Program, layout: Layout, num_rows: int) -> jax.stages.
     rows = Rows(Abstract((), jnp.int32), count, count, Abstract((num_rows,), jnp.bool_))
     seeds = Abstract((num_rows, 2), jnp.uint32)
     wishes = Wishes(seeds, count, count, count, Settings(share, count, share))
-    return _lower(
+    return lower_with_weights(
         partial(_tokens, program, layout),
         program,
         layout,
         (batch, rows, wishes),
-        (_OF_ROWS, Rows(P(), *(_OF_ROWS,) * 3), _OF_ROWS),
-        outs=(_OF_ROWS, P(None, "replica"), _OF_ROWS),
+        (OF_ROWS, Rows(P(), *(OF_ROWS,) * 3), OF_ROWS),
+        outs=(OF_ROWS, P(None, "replica"), OF_ROWS),
         places=(placed_batch(program, layout), layout.replicated, layout.replicated),
     )
 
 
-def _lower(
+def lower_with_weights(
     function: Callable[..., Any],
     program: Program,
     layout: Layout,

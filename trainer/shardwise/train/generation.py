@@ -101,7 +101,7 @@ class Generation:
 
     def __init__(self, decoder: Decoder) -> None:
         """Begin with none."""
-        self._decoder, self._waiting = decoder, deque[_Sequence]()
+        self.decoder, self._waiting = decoder, deque[_Sequence]()
         self._rows: list[_Sequence | None] = [None] * decoder.num_rows
         self._batch, self._wishes = decoder.empty(), _wishes(self._rows)
         self._slot: int | None = None
@@ -118,7 +118,7 @@ class Generation:
             ends: is told after each block all of its tokens so far, the last one too, and says whether it has ended.
 
         """
-        window = list(prompt[-self._decoder.program.config.seq_len :])
+        window = list(prompt[-self.decoder.program.config.seq_len :])
         self._waiting.append(_Sequence(number, window, wish, ends))
 
     def drop(self, number: int) -> None:
@@ -150,7 +150,7 @@ class Generation:
             NonFiniteError: the parameters give logits that are not numbers.
 
         """
-        decoder, length = self._decoder, self._decoder.program.config.seq_len
+        decoder, length = self.decoder, self.decoder.program.config.seq_len
         if joining := _joining(self._rows, self._waiting, length):
             windows = {row: each.window for row, each in joining.items()}
             self._batch, self._slot = decoder.join(self._batch, windows, self._slot)

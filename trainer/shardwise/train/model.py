@@ -6,6 +6,7 @@ The blocks are in `shardwise.train.block`. Capitals are axes, and the config own
 `Layout` does.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Self, TypeVar
 
@@ -142,14 +143,20 @@ class Gpt(eqx.Module):
             newest slot is that of the last token.
 
         """
+        fill = [(0, 0), (0, 0), (0, size - tokens.shape[1]), (0, 0)]
+        filled = lambda cache: _laid_out(jax.tree.map(lambda part: jnp.pad(part, fill), cache), layout)  # noqa: E731
+        x, caches = self.first(tokens, start, layout, filled)
+        return self._last_logits(x, layout), tuple(caches)
+
+    def first(self, tokens: Array, start: Array, layout: Layout, keep: Callable[..., Any]) -> tuple[NamedArray, Any]:
+        """Return {batch, position, embed} before the last norm, and what is kept of the cache of every block."""
         positions = start[:, None] + jnp.arange(tokens.shape[1])
         x, segments = self._embed_at(tokens, positions, layout), (positions >= 0).astype(jnp.int32)
-        fill = [(0, 0), (0, 0), (0, size - tokens.shape[1]), (0, 0)]
         caches = []
         for i, block in enumerate(self.blocks):
             x, cache = block.first(x, jnp.int32(i), start, segments, layout)
-            caches.append(_laid_out(jax.tree.map(lambda part: jnp.pad(part, fill), cache), layout))
-        return self._last_logits(x, layout), tuple(caches)
+            caches.append(keep(cache))
+        return x, caches
 
     def next_logits(
         self, tokens: Array, at: Ring, caches: tuple[Cache, ...], recent: tuple[Cache, ...], layout: Layout

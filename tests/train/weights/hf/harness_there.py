@@ -1,9 +1,10 @@
 """A task of lm-evaluation-harness on a small model, for tests/cli/harness_program.py: in .venv-hf.
 
-    python -m tests.train.weights.hf.harness_there FOLDER
+    python -m tests.train.weights.hf.harness_there FOLDER [ADDRESS MODEL]
 
 It makes FOLDER/model, as it is published, with its tokenizer, FOLDER/task with the task `fruits`, and
-FOLDER/found.json: what the harness finds of it by the model.
+FOLDER/found.json: what the harness finds of it by the model. With the address of a server's completions, whose token
+is in OPENAI_API_KEY, and its model's name, it makes FOLDER/found.json anew, of what the harness finds by that.
 """
 
 import json
@@ -40,11 +41,20 @@ def main() -> None:
     """Make them, and ask."""
     folder = Path(sys.argv[1])
     torch.set_num_threads(1)
+    if len(sys.argv) > 2:
+        asked = {"base_url": sys.argv[2], "model": sys.argv[3], "tokenizer": str(folder / "model")}
+        _ask(folder, "local-completions", asked | {"max_length": POSITIONS + 1})
+        return
     _write_task(folder / "task")
     _write_model(folder / "model")
+    _ask(folder, "hf", {"pretrained": str(folder / "model"), "dtype": "float32", "device": "cpu"})
+
+
+def _ask(folder: Path, model: str, arguments: dict[str, str | int]) -> None:
+    """Write what the harness finds of the task by a model."""
     found = simple_evaluate(
-        model="hf",
-        model_args={"pretrained": str(folder / "model"), "dtype": "float32", "device": "cpu"},
+        model=model,
+        model_args=arguments,
         tasks=["fruits"],
         task_manager=TaskManager(include_path=str(folder / "task")),
         num_fewshot=EXAMPLES,

@@ -12,7 +12,8 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from shardwise.cli.server.engine import EndedError
-from shardwise.cli.server.requests import RefusedError, Request
+from shardwise.cli.server.logprobs import logprobs_of
+from shardwise.cli.server.requests import CompletionRequest, RefusedError, Request
 from shardwise.cli.server.texts import News, Text
 
 NewsQueue = asyncio.Queue[News | Exception]
@@ -29,8 +30,8 @@ class Form(ABC):
     """Of an answer's id."""
 
     @abstractmethod
-    def choice(self, index: int, text: str, finish: str | None) -> dict[str, Any]:
-        """Return a text as an answer has it, and why it is over."""
+    def choice(self, index: int, text: str, finish: str | None, logprobs: Any = None) -> dict[str, Any]:
+        """Return a text as an answer has it, why it is over, and how likely its tokens are."""
 
     @abstractmethod
     def part(self, new: News, *, is_first: bool) -> dict[str, Any]:
@@ -43,9 +44,9 @@ class Completions(Form):
     whole = chunk = "text_completion"
     prefix = "cmpl"
 
-    def choice(self, index: int, text: str, finish: str | None) -> dict[str, Any]:
-        """Return a text as an answer has it, and why it is over."""
-        return {"index": index, "text": text, "logprobs": None, "finish_reason": finish}
+    def choice(self, index: int, text: str, finish: str | None, logprobs: Any = None) -> dict[str, Any]:
+        """Return a text as an answer has it, why it is over, and how likely its tokens are."""
+        return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}
 
     def part(self, new: News, *, is_first: bool) -> dict[str, Any]:  # noqa: ARG002  all parts are alike
         """Return what is new of a text as a stream has it."""
@@ -58,10 +59,10 @@ class Conversations(Form):
     whole, chunk = "chat.completion", "chat.completion.chunk"
     prefix = "chatcmpl"
 
-    def choice(self, index: int, text: str, finish: str | None) -> dict[str, Any]:
-        """Return a text as an answer has it, and why it is over."""
+    def choice(self, index: int, text: str, finish: str | None, logprobs: Any = None) -> dict[str, Any]:
+        """Return a text as an answer has it, why it is over, and how likely its tokens are."""
         message = {"role": "assistant", "content": text}
-        return {"index": index, "message": message, "logprobs": None, "finish_reason": finish}
+        return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": finish}
 
     def part(self, new: News, *, is_first: bool) -> dict[str, Any]:
         """Return what is new of a text as a stream has it; the first part says whose message it is."""
@@ -131,17 +132,33 @@ async def whole(
             task.cancel()
             with suppress(asyncio.CancelledError, EndedError):
                 await task
-    choices = [form.choice(index, text, finish) for index, (text, finish) in enumerate(found)]
+    choices = await asyncio.to_thread(_choices, form, request, texts, found)
     return {"object": form.whole, "choices": choices, "usage": usage(request, texts)}
 
 
-async def _collect(count: int, news: NewsQueue) -> list[tuple[str, str | None]]:
-    found: list[str] = [""] * count
-    finish: list[str | None] = [None] * count
+def _choices(form: Form, request: Request, texts: Sequence[Text], found: Sequence[News]) -> list[dict[str, Any]]:
+    """Return texts as an answer has them; naming the tokens of long prompts takes a while."""
+    is_echoed, count = False, None
+    if isinstance(request, CompletionRequest):
+        is_echoed, count = bool(request.echo), request.logprobs
+    choices = []
+    for text, whole in zip(texts, found, strict=True):
+        logprobs = None
+        if count is not None and whole.scores is not None:
+            logprobs = logprobs_of(text, whole.scores, count, with_prompt=is_echoed)
+        before = text.before if is_echoed else ""
+        choices.append(form.choice(text.index, before + whole.text, whole.finish, logprobs))
+    return choices
+
+
+async def _collect(count: int, news: NewsQueue) -> list[News]:
+    """Return all of each text, in their order."""
+    found = [""] * count
+    last: dict[int, News] = {}
     async for new in _all(count, news):
         found[new.number] += new.text
-        finish[new.number] = new.finish
-    return list(zip(found, finish, strict=True))
+        last[new.number] = new
+    return [last[number]._replace(text=text) for number, text in enumerate(found)]
 
 
 async def _all(count: int, news: NewsQueue) -> AsyncIterator[News]:

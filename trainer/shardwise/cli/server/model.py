@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from shardwise.cli.asked import Asked, Task, to_answer, to_go_on
@@ -27,6 +28,8 @@ class ServedModel:
     tokenizer: Tokenizer
     chat: ChatTokenizer | None
     """None: the run was trained on no conversations."""
+    has_scores: bool = False
+    """Whether the programs that say how likely tokens are were compiled."""
 
     def check_name(self, given: str | None) -> None:
         """Raise RefusedError unless the model that is asked for is this one, or any."""
@@ -42,22 +45,34 @@ class ServedModel:
 
         """
         self.check_name(request.model)
-        task, num_tokens = self._task(request)
+        try:
+            task, num_tokens = self._task(request)
+            wish = request.wish(num_tokens, task.end)
+        except UsageError as error:
+            raise refused(error) from error
         count = request.n or 1
         if (asks := len(task.asked) * count) > MOST_WAITING:
             raise RefusedError(
                 400, f"given {len(task.asked)} prompts and n {count}, {asks} texts; expected at most {MOST_WAITING}"
             )
-        try:
-            wish = request.wish(num_tokens, task.end)
-            for asked in task.asked:
-                refuse_prompt(self.program, asked.tokens)
-        except UsageError as error:
-            raise refused(error) from error
+        is_scored = isinstance(request, CompletionRequest) and request.logprobs is not None
+        if is_scored:
+            self._check_scores(max(len(asked.tokens) for asked in task.asked), num_tokens)
+        make = partial(Text, stops=task.stops, ends=task.ends, decode=self.tokenizer.decode, is_scored=is_scored)
         return [
-            Text(index, asked, replace(wish, draw=index), task.stops, task.ends, self.tokenizer.decode, tell)
+            make(index, asked, replace(wish, draw=index), tell=tell)
             for index, asked in enumerate(asked for asked in task.asked for _ in range(count))
         ]
+
+    def _check_scores(self, longest: int, num_tokens: int) -> None:
+        """Raise RefusedError unless the likelihoods of texts that are so long can be told."""
+        most = self.program.config.seq_len + 1  # nothing is asked about what follows the last
+        if not self.has_scores:
+            words = "logprobs: this server was started without --logprobs, so it knows none"
+            raise RefusedError(400, words, param="logprobs")
+        if longest + num_tokens > most:
+            words = f"logprobs: given a prompt of {longest} tokens and {num_tokens} to make, expected {most} at most"
+            raise RefusedError(400, words, param="logprobs")
 
     def _task(self, request: Request) -> tuple[Task, int]:
         """Return what is asked, and how many tokens of each at most."""
@@ -65,6 +80,9 @@ class ServedModel:
             most = request.max_completion_tokens or request.max_tokens or self.program.config.seq_len
             return self._conversation(request), most
         assert isinstance(request, CompletionRequest), "there are two kinds"
+        if request.stream and (request.echo or request.logprobs is not None):
+            words = "stream: given true with echo or logprobs, which only whole answers have; expected false"
+            raise RefusedError(400, words, param="stream")
         return self._beginnings(request), request.max_tokens or _FEW_TOKENS
 
     def _conversation(self, request: ChatRequest) -> Task:
@@ -85,8 +103,10 @@ class ServedModel:
         )
 
     def _beginning(self, prompt: Any) -> Asked:
-        tokens = self.tokenizer.prompt(prompt) if isinstance(prompt, str) else prompt
-        return Asked(tokens, "", {}, tokens)
+        is_text = isinstance(prompt, str)
+        tokens = self.tokenizer.prompt(prompt) if is_text else prompt
+        refuse_prompt(self.program, tokens)
+        return Asked(tokens, prompt if is_text else self.tokenizer.decode(tokens), {}, tokens)
 
 
 def _prompts(given: Any) -> list[Any]:

@@ -14,6 +14,7 @@ from pydantic_core import PydanticCustomError
 from shardwise.protocol.errors import UsageError
 from shardwise.train.generation import MOST_TOKENS, Wish
 from shardwise.train.sampling import Sampling
+from shardwise.train.scoring import MOST_LIKELY
 
 MOST_STOPS = 16
 MOST_STOP_LENGTH = 1_000
@@ -23,7 +24,6 @@ _MOST_SHOWN = 80
 _MOST_LEVELS = 32
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "best_of": (None, 1),
-    "echo": (None, False),
     "frequency_penalty": (None, 0, 0.0),
     "logit_bias": (None, {}),
     "logprobs": (None, False),
@@ -102,6 +102,8 @@ class CompletionRequest(Request):
 
     prompt: Any = None
     """A text, tokens, or a list of such; without it a new document begins."""
+    echo: bool | None = None
+    logprobs: Annotated[int, Field(ge=0, le=MOST_LIKELY)] | None = None
 
 
 class ChatRequest(Request):
@@ -135,7 +137,7 @@ def read(kind: type[R], body: bytes) -> R:
     if not isinstance(fields, dict):
         raise RefusedError(400, f"the body is a {type(fields).__name__}, expected an object")
     for name, neutral in _NEUTRAL.items():
-        if name not in fields:
+        if name not in fields or name in kind.model_fields:
             continue
         given = fields.pop(name)
         if not any(given == value and type(given) is type(value) for value in neutral):

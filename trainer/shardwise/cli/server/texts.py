@@ -7,6 +7,7 @@ from typing import NamedTuple
 from shardwise.cli.asked import Asked
 from shardwise.cli.text_pieces import Held, decoder_after, pieces
 from shardwise.train.generation import Wish
+from shardwise.train.scoring import Scores
 
 
 class News(NamedTuple):
@@ -18,6 +19,8 @@ class News(NamedTuple):
     num_tokens: int
     finish: str | None
     """Why it is over, in the API's words; None while it goes on."""
+    scores: Scores | None = None
+    """Of all tokens of `Text.sequence` but the first, once it is over, if they were asked for."""
 
 
 class Text:
@@ -32,10 +35,17 @@ class Text:
         ends: frozenset[int],
         decode: Callable[[Sequence[int]], str],
         tell: Callable[[News | Exception], None],
+        *,
+        is_scored: bool = False,
     ) -> None:
         """Take what is asked, how it ends, and who is told, in the thread that feeds it."""
-        self.index, self.prompt, self.wish, self.tell = index, asked.tokens, wish, tell
+        self.index, self.prompt, self.wish, self.decode, self.tell = index, asked.tokens, wish, decode, tell
+        self.before = asked.text
+        """The prompt as text."""
+        self.is_scored = is_scored
+        """Whether it is to be closed with the scores of its tokens."""
         self.is_unwanted = False
+        self._made: list[int] = []
         self._ends, self._coming = ends, deque[int]()
         self.num_tokens = 0
         """Made so far, without what ended it."""
@@ -51,8 +61,15 @@ class Text:
             self.tell(News(self.index, text, self.num_tokens, None))
         return self._has_ended
 
-    def close(self) -> None:
-        """Tell that it is over, and how."""
+    @property
+    def sequence(self) -> list[int]:
+        """The tokens of the prompt, those that were made, and the one that ended them, if one did; once it is over."""
+        is_ended_by_token = not self._has_ended and self.num_tokens < self.wish.num_tokens
+        end = [self.wish.stop] if is_ended_by_token and self.wish.stop is not None else []
+        return [*self.prompt, *self._made, *end]
+
+    def close(self, scores: Scores | None = None) -> None:
+        """Tell that it is over, and how, and how likely its tokens are."""
         if self.is_unwanted:
             return
         text = ""
@@ -60,12 +77,13 @@ class Text:
             text = self._held.take("".join(self._pieces)) + self._held.rest()
             self._has_ended = self._held.has_ended
         is_cut = not self._has_ended and self.num_tokens >= self.wish.num_tokens
-        self.tell(News(self.index, text, self.num_tokens, "length" if is_cut else "stop"))
+        self.tell(News(self.index, text, self.num_tokens, "length" if is_cut else "stop", scores))
 
     def _text_of(self, token: int) -> str:
         """Return what this token makes sure; nothing behind the end."""
         if self._has_ended:
             return ""
+        self._made.append(token)
         if token in self._ends:
             self._has_ended = True
             return "".join(self._held.take(rest) for rest in self._pieces) + self._held.rest()
