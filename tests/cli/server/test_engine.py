@@ -28,11 +28,14 @@ WISHES = tuple(
 class Listening:
     """Who waits for a text."""
 
-    def __init__(self, prompt: bytes = b"hi", num_tokens: int = 1, wish: Wish | None = None) -> None:
+    def __init__(
+        self, prompt: bytes = b"hi", num_tokens: int = 1, wish: Wish | None = None, *, is_scored: bool = False
+    ) -> None:
         self._news = SimpleQueue[News | Exception]()
         wish = wish or Wish(num_tokens=num_tokens, sampling=GREEDY)
         asked = Asked([*prompt], "", {}, [*prompt])
-        self.text = Text(0, asked, wish, (), frozenset(), ByteTokenizer().decode, self._news.put)
+        decode, tell = ByteTokenizer().decode, self._news.put
+        self.text = Text(0, asked, wish, (), frozenset(), decode, tell, is_scored=is_scored)
 
     def hear(self) -> News | Exception:
         """Return what is told next."""
@@ -205,3 +208,18 @@ def test_a_failure_of_the_model_is_told_to_all(small: Small) -> None:
     assert isinstance(engine.error, NonFiniteError)
     with pytest.raises(EndedError, match="its parameters are not"):
         engine.add([Listening().text])
+
+
+def test_a_failure_of_scores_is_told_to_those_that_wait_for_them(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text that is made but for its scores is told of the failure like one in the making."""
+    monkeypatch.setattr(Decoder, "score", lambda *_: 1 / 0)
+    engine = engine_of(small.decoder, lambda _: None)
+    engine.start()
+    live, scored = Listening(num_tokens=ENDLESS), Listening(is_scored=True)
+    assert engine.add([live.text, scored.text])
+    for each in (live, scored):
+        while isinstance(told := each.hear(), News):
+            assert told.finish is None
+        assert isinstance(told, EndedError)
+    assert isinstance(engine.error, ZeroDivisionError)
+    engine.stop()

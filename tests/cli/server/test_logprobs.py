@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 from tests.cli.server.small import Server, Small, found
 
+from shardwise.cli.asked import Asked
+from shardwise.cli.server.logprobs import logprobs_of
 from shardwise.cli.server.requests import CompletionRequest, RefusedError, read
+from shardwise.cli.server.texts import Text
+from shardwise.train.data.tokenizer import ByteTokenizer
+from shardwise.train.generation import Wish
+from shardwise.train.sampling import Sampling
+from shardwise.train.scoring import Scores
 
 PROMPT = "how likely is this?"
 SEQ_LEN = 64
@@ -62,6 +69,17 @@ def test_the_likelihood_of_given_answers(server: Server, small: Small) -> None:
     for tokens, choice in zip(asked, told, strict=True):
         [alone] = small.decoder.score([tokens])
         np.testing.assert_allclose(choice["logprobs"]["token_logprobs"][1:-1], alone.own, rtol=0, atol=1e-5)
+
+
+def test_tokens_with_one_name() -> None:
+    """Of tokens whose texts are the same, halves of characters, the likeliest has the name."""
+    asked = Asked([65, 200], "", {}, [65, 200])
+    text = Text(0, asked, Wish(num_tokens=1, sampling=Sampling()), (), frozenset(), ByteTokenizer().decode, print)
+    scores = Scores(np.array([-3.0]), np.array([[-0.5, -1.0, -1.5]]), np.array([[201, 66, 202]]))
+    told = logprobs_of(text, scores, 3, with_prompt=True)
+    assert told["tokens"] == ["A", "\N{REPLACEMENT CHARACTER}"]
+    assert told["token_logprobs"] == [None, -3.0]
+    assert told["top_logprobs"] == [None, {"\N{REPLACEMENT CHARACTER}": -0.5, "B": -1.0}]
 
 
 def test_none_of_the_likeliest(server: Server) -> None:

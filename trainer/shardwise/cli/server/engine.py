@@ -79,7 +79,7 @@ class Engine:
             while self._take():
                 made = self._generation.go_on()
                 self.num_tokens += sum(len(each.tokens) for each in made)
-                self._close([self._texts.pop(each.sequence) for each in made if each.is_last])
+                self._close([each.sequence for each in made if each.is_last])
         except Exception as error:  # noqa: BLE001  whatever it is, those who wait are told, and the command ends with it
             self.error = error
             self._failing(error)
@@ -103,8 +103,9 @@ class Engine:
         self._generation.add(self._next_number, text.prompt, text.wish, text.take)
         self._next_number += 1
 
-    def _close(self, over: Sequence[Text]) -> None:
-        """Close these texts, one for each row at most."""
+    def _close(self, numbers: Sequence[int]) -> None:
+        """Close these texts, one for each row at most; should their scores fail, they are told as all others are."""
+        over = [self._texts[number] for number in numbers]
         scored = [text for text in over if text.is_scored and not text.is_unwanted]
         scores = self._generation.decoder.score([text.sequence for text in scored]) if scored else []
         for text, found in zip(scored, scores, strict=True):
@@ -112,6 +113,8 @@ class Engine:
         for text in over:
             if not text.is_scored:
                 text.close()
+        for number in numbers:
+            del self._texts[number]
 
     def _drop_unwanted(self) -> None:
         for number in [number for number, text in self._texts.items() if text.is_unwanted]:
