@@ -194,16 +194,26 @@ def test_a_message_of_parts(server: Server, small: Small) -> None:
         assert "text as content" in response.json()["error"]["message"]
 
 
+def test_a_message_of_the_developer(server: Server) -> None:
+    """It is the system's, by the name that newer clients give it."""
+    texts = [
+        texts_of(server.post(CHAT, messages=[{"role": role, "content": "hi"}], max_tokens=9, seed=3).json())
+        for role in ("developer", "system", "user")
+    ]
+    assert texts[0] == texts[1] != texts[2]
+
+
 @pytest.mark.parametrize("messages", [[], [3], [{"role": "tool", "content": "a"}], [{"content": "a"}]])
 def test_messages_that_are_none(messages: list[Any], server: Server) -> None:
     """No message, and what is no message of a known role, are refused."""
     response = server.post(CHAT, messages=messages)
     assert (response.status_code, response.json()["error"]["param"]) == (400, "messages")
+    assert "chatTemplate" not in response.json()["error"]["message"], "that is a field of job files"
 
 
 def test_a_model_without_conversations(small: Small) -> None:
     """It answers none, and says where it can be asked and what would change that."""
-    model, request = replace(small.model, chat=None), read(ChatRequest, b'{"messages": []}')
+    model, request = replace(small.model, chat=None), read(ChatRequest, b'{"messages": [{}]}')
     with pytest.raises(RefusedError, match="ask /v1/completions, or serve with --chat-template") as refused:
         model.texts(request, lambda _: None)
     assert refused.value.status == 400

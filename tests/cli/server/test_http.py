@@ -84,7 +84,7 @@ def test_what_is_not_there(method: str, path: str, status: int, server: Server) 
 
 def test_a_request_that_is_refused(server: Server) -> None:
     """The answer has the status and the error, and names the field; so it is of both kinds, stream or not."""
-    asked: dict[str, dict[str, Any]] = {"/v1/completions": {}, "/v1/chat/completions": {"messages": []}}
+    asked: dict[str, dict[str, Any]] = {"/v1/completions": {}, "/v1/chat/completions": {"messages": [{}]}}
     for path, what in asked.items():
         for stream in (False, True):
             response = server.post(path, **what, n=0, stream=stream)

@@ -193,7 +193,7 @@ def test_null_is_what_is_not_given(small: Small) -> None:
     assert (text.wish.sampling.temperature, text.wish.sampling.top_k, text.wish.sampling.top_p) == (1, None, None)
     assert not completion(stream_options={"include_usage": None}).has_usage
     assert completion(stream_options={"include_usage": True}).has_usage
-    assert read(ChatRequest, b'{"messages": [], "max_completion_tokens": null}').max_completion_tokens is None
+    assert read(ChatRequest, b'{"messages": [{}], "max_completion_tokens": null}').max_completion_tokens is None
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ class ServedModel:
             words = "this model was trained on no conversations; ask /v1/completions, or serve with --chat-template"
             raise RefusedError(400, words)
         try:
-            messages = messages_of({"messages": [_with_text(message) for message in request.messages]}, "messages")
+            messages = messages_of({"messages": [_known_message(message) for message in request.messages]}, "messages")
         except DataError as error:
             raise RefusedError(400, str(error), param="messages") from error
         return to_answer(self.chat, [messages], request.stops)
@@ -118,13 +118,19 @@ def _prompts(given: Any) -> list[Any]:
     return prompts
 
 
-def _with_text(message: Any) -> Any:
-    """Return a message whose content is text, where it was given as parts that are; else as it is."""
-    parts = message.get("content") if isinstance(message, dict) else None
-    if not isinstance(parts, list) or not all(isinstance(part, dict) and part.get("type") == "text" for part in parts):
+def _known_message(message: Any) -> Any:
+    """Return a message as a source of conversations has it: content in parts of text is joined, developers are system.
+
+    What is none of these is returned as it is given, and refused in words as any other.
+    """
+    if not isinstance(message, dict):
         return message
+    known = message | ({"role": "system"} if message.get("role") == "developer" else {})
+    parts = message.get("content")
+    if not isinstance(parts, list) or not all(isinstance(part, dict) and part.get("type") == "text" for part in parts):
+        return known
     texts = [part.get("text") for part in parts]
-    return message | {"content": "".join(texts)} if all(isinstance(text, str) for text in texts) else message
+    return known | {"content": "".join(texts)} if all(isinstance(text, str) for text in texts) else known
 
 
 def _are_tokens(prompt: Any) -> bool:

@@ -109,7 +109,7 @@ class CompletionRequest(Request):
 class ChatRequest(Request):
     """`POST /v1/chat/completions`."""
 
-    messages: list[Any]
+    messages: Annotated[list[Any], Field(min_length=1)]
     max_completion_tokens: Count | None = None
 
 
