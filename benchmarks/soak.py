@@ -196,15 +196,15 @@ def _sample(pids: Sequence[int], **more: int) -> Sample:
     processes = [psutil.Process(pid) for pid in pids]
     descriptors, threads = [], []
     for _ in range(_LOOKS):
-        descriptors.append(sum(each.num_fds() for each in processes))
-        threads.append(sum(each.num_threads() for each in processes))
+        descriptors.append([each.num_fds() for each in processes])
+        threads.append([each.num_threads() for each in processes])
         time.sleep(_LOOK_SECONDS)
     listening = [one for each in processes for one in each.net_connections() if one.status == psutil.CONN_LISTEN]
     return Sample(
         rss_bytes=sum(each.memory_info().rss for each in processes),
-        # A poll has a thread and connections for a moment; what leaks is there at every look.
-        descriptors=min(descriptors),
-        threads=min(threads),
+        # A poll has a thread and connections for a moment, in one process or another; what leaks is always there.
+        descriptors=sum(map(min, zip(*descriptors, strict=True))),
+        threads=sum(map(min, zip(*threads, strict=True))),
         ports=len(listening),
         **more,
     )
