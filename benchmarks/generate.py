@@ -1,5 +1,7 @@
 """Generation: tokens a second on one device beside a loop by hand, for one sequence and for many at once.
 
+It is measured as `shardwise generate` makes them, and as requests to `shardwise serve`.
+
 Called by `benchmarks.main`.
 """
 
@@ -13,7 +15,7 @@ from benchmarks.machine import Pythons
 from benchmarks.sizes import SMALL, TINY, Case
 from benchmarks.turns import Spread, Worker, ratios, take_turns
 
-LIMIT, SHARDWISE = "limit", "Shardwise"
+LIMIT, SHARDWISE, SERVED = "limit", "Shardwise", "Shardwise, served"
 BATCHES = (1, 16)
 CASES = tuple(Case(size=size, data=1, tensor=1) for size in (SMALL, TINY))
 Report = Callable[[str], None]
@@ -35,7 +37,7 @@ def measure(pythons: Pythons, *, rounds: int, deadline: float, report: Report) -
 
 
 def _measure(case: Case, batch: int, pythons: Pythons, *, rounds: int, deadline: float) -> tuple[dict[str, Any], int]:
-    modules = {LIMIT: "limit_generate", SHARDWISE: "shardwise_generate"}
+    modules = {LIMIT: "limit_generate", SHARDWISE: "shardwise_generate", SERVED: "shardwise_served"}
     with ExitStack() as stack:
         workers = {
             name: stack.enter_context(Worker(pythons.own, module, case.dumps(), str(batch)))

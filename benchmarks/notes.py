@@ -73,7 +73,8 @@ GENERATE = """
 All sequences begin with the same four tokens and fill one window, drawn at temperature 0.8 from the whole vocabulary;
 float32. Of the batch all tokens are counted. Limit: a loop by hand in plain JAX, compiled as one program for all tokens
 of sequences that begin together and never stop. Shardwise's sequences may stop, and their tokens come to the host after
-every sixteen. Compiling is in neither.
+every sixteen. Served: each sequence is a request of its own to the server of `shardwise serve`, all at the same time
+from threads of its process; the answer is the whole text. Compiling is in none.
 """
 
 

@@ -207,14 +207,14 @@ def _generate(part: Results) -> Iterator[Table]:
         [
             f"{case}, batch {batch}",
             *(f"{figures['tokens_per_second']['median']:,.0f}" for figures in peers.values()),
-            _spread(peers[generate.SHARDWISE]["ratio"]),
+            *(_spread(peers[name]["ratio"]) for name in (generate.SHARDWISE, generate.SERVED)),
         ]
         for case, batches in part["cases"].items()
         for batch, peers in batches.items()
     ]
     yield Table(
         title="Generation: one device",
-        columns=["tokens/s", generate.LIMIT, generate.SHARDWISE, "of the limit"],
+        columns=["tokens/s", generate.LIMIT, generate.SHARDWISE, "served", "of the limit", "served, of the limit"],
         rows=rows,
         notes=[notes.paragraph(notes.GENERATE), _measured(part, part["rounds"])],
     )

@@ -41,6 +41,14 @@ def test_step_workers_take_turns(kv_heads: int | None) -> None:
         assert ours.facts["argument_bytes"] == pytest.approx(limit.facts["argument_bytes"], rel=0.1)
 
 
+def test_texts_are_made_by_hand_by_the_command_and_by_a_server() -> None:
+    """Each makes all tokens of two texts, and answers with a rate."""
+    case = Case(size=TOY, data=1, tensor=1).dumps()
+    for module in ("limit_generate", "shardwise_generate", "shardwise_served"):
+        with Worker(sys.executable, module, case, "2") as worker:
+            assert worker.turn()["rate"] > 0
+
+
 def test_saver_brings_back_what_it_saved(tmp_path: Path) -> None:
     """A tree saved over data 4 x tensor 2 is restored, and compared, on data 2 x tensor 4."""
     saver = "Shardwise"
