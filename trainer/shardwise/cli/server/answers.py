@@ -142,12 +142,12 @@ def _choices(form: Form, request: Request, texts: Sequence[Text], found: Sequenc
     if isinstance(request, CompletionRequest):
         is_echoed, count = bool(request.echo), request.logprobs
     choices = []
-    for text, whole in zip(texts, found, strict=True):
+    for text, over in zip(texts, found, strict=True):
         logprobs = None
-        if count is not None and whole.scores is not None:
-            logprobs = logprobs_of(text, whole.scores, count, with_prompt=is_echoed)
+        if count is not None and over.scores is not None:
+            logprobs = logprobs_of(text, over.scores, count, with_prompt=is_echoed)
         before = text.before if is_echoed else ""
-        choices.append(form.choice(text.index, before + whole.text, whole.finish, logprobs))
+        choices.append(form.choice(text.index, before + over.text, over.finish, logprobs))
     return choices
 
 
