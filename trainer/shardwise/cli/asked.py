@@ -87,7 +87,7 @@ def chat_tokenizer(job: TrainingJob, tokenizer: Tokenizer, given: str | None) ->
     found = {source.chat_template for source in job.spec.training.data.train if source.chat_template}
     if given is None and len(found) != 1:
         has = f"several: {', '.join(sorted(found))}" if found else "none"
-        raise UsageError(f"--chat: the run's job has {has} in its chatTemplates; add --chat-template, {_HINT}")
+        raise UsageError(f"the run's job has {has} in its chatTemplates; add --chat-template, {_HINT}")
     return ChatTokenizer(tokenizer, given or found.pop())
 
 

@@ -93,8 +93,8 @@ def command(
     """Make a run directory from published weights.
 
     The families are Llama, Qwen, Gemma, GPT-2, GPT-J, GPT-NeoX, gpt-oss, Granite, SmolLM3, Mistral, Mixtral,
-    DeepSeek, Phi, OLMo, GLM and dots.llm1. The run gets the weights as the checkpoint of
-    step 0 and a job file to train on from there.
+    DeepSeek, Phi, OLMo, GLM and dots.llm1. The run gets the weights as the checkpoint of step 0
+    and a job file to train on from there.
     """
     console = Console(highlight=False, soft_wrap=True, markup=False)
     environment.apply(check(_document({"preset": "tiny"}, BYTE_TOKENIZER)))  # one device is enough to copy weights
